@@ -35,7 +35,7 @@ impl Subcommand for Ask {
         commands().fold(command, |command, question| {
             let own = Command::new(question.word);
             let own = if question.names_owners { OwnerArgs::augment_args(own) } else { FileArgs::augment_args(own) };
-            // Behind the options: each of these structs has a help of its own.
+            // After the options: each of these structs has a help of its own.
             command.subcommand(own.about(question.about).long_about(None))
         })
     }

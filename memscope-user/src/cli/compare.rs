@@ -29,7 +29,7 @@ use crate::{
     sinks::compare::CompareFiles,
 };
 
-/// Names told one by one for each device.
+/// Names listed for each device.
 const NAME_LINES: usize = 10;
 
 /// `compare A B`.
@@ -119,7 +119,7 @@ fn boxed<O: Observer + 'static, T>((observer, other): (O, T)) -> (Box<dyn Observ
     (Box::new(observer), other)
 }
 
-/// What a step is known by.
+/// The origin of a step.
 const fn of(steps: StepsFrom) -> &'static str {
     match steps {
         StepsFrom::Marks => ", marked",

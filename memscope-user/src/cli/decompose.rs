@@ -1,4 +1,4 @@
-//! `decompose`: whose the memory is, from files.
+//! `decompose`: owners of memory, from files.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
         Err(code) => return code,
     };
     if args.output_path.is_some() && !matches!(args.files.as_slice(), [file] if !file.is_dir()) {
-        error("--output-path takes one dump, whose rows it copies");
+        error("--output-path takes one dump, to copy its rows");
         return ExitCode::from(USAGE);
     }
     input::exit(|| {
@@ -43,7 +43,7 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
             (Some(path), [file]) => Some(Destination::copy(file, path, args.force)?),
             _ => None,
         };
-        // Other blocks tell of what the program does, so the analysis sees them all.
+        // Other blocks show the program's phase, so the analysis sees them all.
         let decompose = DecomposeAnalysis::new(Arc::clone(&rules)).only(args.select.blocks.filter(Some(&rules)));
         let wanted = args.output_path.as_deref();
         let (decompose, owners) = if wanted.is_some() {
@@ -75,7 +75,7 @@ pub(super) fn run(args: &DecomposeArgs) -> ExitCode {
     })
 }
 
-/// The rules of a command; if they are no good that is told, and its exit code given.
+/// The rules of a command; on a mistake prints it, and returns the exit code.
 pub(super) fn rules_of_user(path: Option<&Path>) -> Result<Arc<RuleSet>, ExitCode> {
     rules(path).map_err(|reason| {
         error(reason);

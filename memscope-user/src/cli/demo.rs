@@ -20,7 +20,7 @@ const PROGRAM: [&str; 7] = ["steps", "--steps", "6", "--leaks", "1", "--leak-siz
 const DEPTH: u32 = 50;
 const RING_BYTES: u32 = 16 << 20;
 
-/// A trace of that program, for machines without a source tree. `./x demo --record` makes it anew.
+/// A trace of that program, for machines without a source tree. `./x demo --record` makes a new one.
 const RECORDING: &[u8] = include_bytes!("../../demo/steps.capture");
 
 /// Runs the demonstration, or shows the recording of one.
@@ -37,7 +37,7 @@ pub(super) fn run(args: &DemoArgs) -> ExitCode {
     trace::run(&RunArgs { trace: trace_args(args), user: None, mstx_injection: false, program: command(&sim) })
 }
 
-/// What the trace of the simulated program gave elsewhere.
+/// Shows the recorded trace of the simulated program.
 fn show_recording(args: &DemoArgs) -> ExitCode {
     let text = format_args!(
         "this is a recording: nothing runs and nothing is traced here. A simulated training program of six steps, which \

@@ -64,7 +64,7 @@ fn read<const N: usize>(
         (recorder.only(filter.clone()).judging(), snapshot)
     };
     let (recorders, taken): (Vec<_>, Vec<_>) = moments.iter().map(recorder).unzip();
-    // The whole run, as moments are told from its first event.
+    // The whole run, as moments count from its first event.
     input::observe(std::slice::from_ref(path), Selection::default(), recorders)?;
     let snapshots: Option<Vec<Snapshot>> = taken.iter().map(|snapshot| snapshot.try_recv().ok()).collect();
     let snapshots = snapshots.and_then(|snapshots| snapshots.try_into().ok());

@@ -31,7 +31,7 @@ use crate::{
     usage::{self, Notice},
 };
 
-/// One thing looked at.
+/// One check.
 #[derive(Debug, Serialize)]
 struct Check {
     name: &'static str,
@@ -66,10 +66,10 @@ struct ProbeLine {
     instruction: String,
     /// A call makes the kernel single-step an instruction.
     single_stepped: bool,
-    /// About what the probes add to a call, in microseconds.
+    /// Approximate cost of the probes per call, in microseconds.
     price_us: f64,
     with_return: bool,
-    /// Own return instructions of the function that are probed, where a return probe would be no good.
+    /// The function's own return instructions that are probed, where a return probe would be harmful.
     own_returns: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     located: Option<LocatedLine>,
@@ -100,7 +100,7 @@ struct NotLocatedLine {
     reason: String,
 }
 
-/// A library and what was found in it.
+/// A library and the functions found in it.
 #[derive(Debug, Serialize)]
 struct LibraryLine {
     path: String,
@@ -124,7 +124,7 @@ struct Diagnosis {
     libraries: Vec<LibraryLine>,
 }
 
-/// Runs all checks. The exit status tells whether tracing is possible.
+/// Runs all checks. The exit status shows whether tracing is possible.
 pub(super) fn run(args: &DoctorArgs) -> ExitCode {
     let user = match args.probes.specs() {
         Ok(user) => user,
@@ -134,7 +134,7 @@ pub(super) fn run(args: &DoctorArgs) -> ExitCode {
         }
     };
     let mut checks = Vec::new();
-    // What is in a file does not depend on this machine.
+    // The contents of a file do not depend on this machine.
     if args.library.is_empty() {
         let features = Features::probe();
         let rights = Rights::look(features, args.link.map(LinkMode::from));
@@ -172,7 +172,7 @@ pub(super) fn run(args: &DoctorArgs) -> ExitCode {
     if possible && printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
 }
 
-/// Whether the driver tells how much of its devices is in use.
+/// Whether the driver reports the use of its devices.
 fn dcmi(library: Option<PathBuf>) -> Check {
     const NAME: &str = "DCMI";
     const WITHOUT: &str = "traces work without process_used, device_used and the device's lines of the ledger";
@@ -209,12 +209,12 @@ fn scripts() -> Check {
     Check::degraded(NAME, "listening() is False though a tracer is there; all else of scripts is traced", mend)
 }
 
-/// What the kernel can do, which it does not tell everybody.
+/// The kernel's features, which not every process may query.
 fn kernel_for(rights: &Rights, features: Features, user: &[&'static ProbeSpec]) -> Vec<Check> {
     if rights.may_ask() {
         return kernel(features, user);
     }
-    let found = "does not tell what it can do without CAP_BPF and CAP_PERFMON";
+    let found = "does not show its features without CAP_BPF and CAP_PERFMON";
     vec![Check { name: "kernel", state: "unknown", found: found.to_owned(), mend: None }]
 }
 
@@ -265,7 +265,7 @@ fn kernel(features: Features, user: &[&'static ProbeSpec]) -> Vec<Check> {
     checks
 }
 
-/// What is lost without attach cookies.
+/// Features lost without attach cookies.
 fn slots_text(mode: LinkMode, user: &[&'static ProbeSpec]) -> String {
     let planner = Libraries::planner(mode.max_rows(), user);
     let (served, unserved) = (planner.descriptions().len(), planner.unserved());
@@ -286,7 +286,7 @@ fn processes() -> Check {
     }
     match features::tracefs() {
         _ if features::describes_tasks() => Check::ok(NAME, "followed by raw tracepoints"),
-        Some(path) => Check::ok(NAME, format!("followed by tracepoints, whose layout is in {}", path.display())),
+        Some(path) => Check::ok(NAME, format!("followed by tracepoints, with their layout in {}", path.display())),
         None => Check {
             name: NAME,
             state: "ok",
@@ -349,7 +349,7 @@ fn look_into(
     Ok(planned.into_iter().map(line).collect())
 }
 
-/// Allocators of which calls are not seen: pools whose frees have no probe, and functions that calls pass by.
+/// Allocators with unseen calls: pools with frees that have no probe, and functions that calls bypass.
 fn unseen_calls(planned: &[Library], user: &[&'static ProbeSpec]) -> Vec<Check> {
     let specs: Vec<_> = backend::builtin().chain(user.iter().copied()).collect();
     let placed = || planned.iter().flat_map(|library| &library.placed);
@@ -365,7 +365,7 @@ fn unseen_calls(planned: &[Library], user: &[&'static ProbeSpec]) -> Vec<Check> 
         Check::degraded(
             "frees",
             found,
-            format!("what it holds is told too high; name one: --probe LIBRARY:FUNCTION=free(ptr=0,pool={pool})"),
+            format!("its memory is reported too high; name one: --probe LIBRARY:FUNCTION=free(ptr=0,pool={pool})"),
         )
     });
     let passed =
@@ -387,7 +387,7 @@ fn unseen_calls(planned: &[Library], user: &[&'static ProbeSpec]) -> Vec<Check> 
 fn interpreter(pid: u32) -> Option<Check> {
     const NAME: &str = "Python";
     interpreters::look_into(pid).map(|found| match found {
-        Ok(version) => Check::ok(NAME, format!("{version}, whose stacks can be taken")),
+        Ok(version) => Check::ok(NAME, format!("{version}, stacks can be taken")),
         Err(why) => {
             Check::degraded(NAME, format!("no stacks: {why}"), "CPython 3.8 to 3.14, release builds, with glibc")
         }

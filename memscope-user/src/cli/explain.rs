@@ -1,4 +1,4 @@
-//! `explain`: what was found, why, and what to try, from files.
+//! `explain`: problems found, their reasons, and advice, from files.
 
 use std::process::ExitCode;
 

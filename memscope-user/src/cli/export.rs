@@ -101,7 +101,7 @@ fn save(bytes: &[u8], path: Option<&Path>, what: fmt::Arguments<'_>) -> Result<(
     Ok(())
 }
 
-/// A file that another program would take for something else, and fail.
+/// An extension that another program would take for another format, and fail.
 fn wrong_extension(path: &Path) -> Option<String> {
     const FOREIGN: [&str; 25] = [
         "html",

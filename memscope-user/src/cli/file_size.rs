@@ -5,8 +5,8 @@ use nix::{
     sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
 };
 
-/// Has writes beyond the limit fail (`EFBIG`) instead of ending this process. A program that we start has what it would have had: what a
-/// signal does is reset by `exec`, unless it is ignored, and so it is not ignored here.
+/// Makes writes beyond the limit fail (`EFBIG`) instead of ending this process. A program that we start is not
+/// affected: `exec` resets handlers of signals, but not ignored ones, so the signal is not ignored here.
 pub(super) fn outlive_limit() {
     extern "C" fn nothing(_: libc::c_int) {}
     let handler = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());

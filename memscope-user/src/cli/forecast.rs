@@ -1,4 +1,4 @@
-//! `forecast`: when memory will be full, from what the pool held.
+//! `forecast`: when memory will be full, from the pool's use so far.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

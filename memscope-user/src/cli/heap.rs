@@ -1,12 +1,12 @@
-//! What the allocator of this process keeps: a trace may run for weeks beside what needs the memory.
+//! Limits the memory that this process's allocator keeps: a trace may run for weeks beside programs that need it.
 
-/// To be called before anything large is made.
+/// Call before any large allocation.
 #[cfg(target_env = "gnu")]
 pub(super) fn keep_little() {
-    /// Larger pieces are mapped each on their own, and unmapped when they are freed. Left to itself the allocator raises
-    /// this, and what it keeps, to what was freed once.
+    /// Larger blocks get a mapping of their own, and are unmapped when freed. Otherwise the allocator raises this, and
+    /// its reserve, to the largest freed size.
     const OWN_MAPPING_BYTES: i32 = 256 << 10;
-    /// What is kept at the end of a heap.
+    /// Reserve at the end of a heap.
     const KEPT_BYTES: i32 = 256 << 10;
     /// Few arenas: the record path does not allocate, so there is no contention.
     const HEAPS: i32 = 2;

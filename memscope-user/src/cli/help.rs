@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// A group of commands: title, then name and what it does. Every command that is not hidden is in one of them.
+/// A group of commands: title, then name and purpose. Every visible command is in one of them.
 type Group = (&'static str, &'static [(&'static str, &'static str)]);
 
 const GROUPS: [Group; 5] = [
@@ -44,7 +44,7 @@ const GROUPS: [Group; 5] = [
         &[
             ("export", "For other viewers: folded, speedscope, pprof, snapshot"),
             ("replay", "Write the outputs of a capture again"),
-            ("recover", "Rebuild the outputs of a trace whose tracer was killed"),
+            ("recover", "Rebuild the outputs of a trace after its tracer was killed"),
         ],
     ),
     (
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::cli::args::Cli;
 
-    /// Makes sure that each command is in one group, and no other word is.
+    /// Each command is in one group, and no other word is.
     #[test]
     fn groups_have_every_command() {
         let definition = Cli::command();

@@ -34,7 +34,7 @@ pub(super) fn run(args: &InefficientArgs) -> ExitCode {
             (true, true) => Some(Destination::InPlace),
             (true, false) => Some(Destination::copy(&args.file, destination(args), args.force)?),
         };
-        // Other blocks tell of how one is used, so the analysis sees them all.
+        // Other blocks' events decide how one is used, so the analysis sees them all.
         let inefficient = InefficientAnalysis::new(rules).only(args.select.blocks.filter(None));
         let analyses: Vec<Box<dyn Analysis>> = vec![inefficient.judging()];
         let outcome = input::read(std::slice::from_ref(&args.file), args.select.window(), analyses)?;

@@ -1,4 +1,4 @@
-//! What the commands that read files share.
+//! Common parts of the commands that read files.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -13,7 +13,7 @@ use crate::{
     sinks::report::{self, Report},
 };
 
-/// Does the work of a command; says why it failed.
+/// Does the work of a command; prints why it failed.
 pub(super) fn exit(work: impl FnOnce() -> Result<()>) -> ExitCode {
     match work() {
         Ok(()) => ExitCode::SUCCESS,
@@ -24,12 +24,12 @@ pub(super) fn exit(work: impl FnOnce() -> Result<()>) -> ExitCode {
     }
 }
 
-/// Shows what is selected of one run to analyses, and tells what had to be repaired.
+/// Shows the selected part of one run to analyses, and reports repairs.
 pub(super) fn read(files: &[PathBuf], selection: Selection, analyses: Vec<Box<dyn Analysis>>) -> Result<Outcome> {
     read_with(files, Options { selection, ..Options::default() }, analyses)
 }
 
-/// Shows what is selected of one run to observers, and reports repairs.
+/// Shows the selected part of one run to observers, and reports repairs.
 pub(super) fn observe(files: &[PathBuf], selection: Selection, observers: Vec<Box<dyn Observer>>) -> Result<Outcome> {
     read_with(files, Options { selection, observers, ..Options::default() }, Vec::new())
 }
@@ -44,13 +44,13 @@ pub(super) fn read_with(files: &[PathBuf], options: Options, analyses: Vec<Box<d
     Ok(outcome)
 }
 
-/// Tells what had to be repaired.
+/// Reports repairs.
 pub(super) fn warn(outcome: &Outcome) {
     for line in outcome.notes.lines() {
         message(LogLevel::Info, LogLevel::Warning, format_args!("{line}"));
     }
     if let Some(replay) = &outcome.replay {
-        offline::tell_ending(LogLevel::Info, replay);
+        offline::report_ending(LogLevel::Info, replay);
     }
     if outcome.nothing_selected {
         message(LogLevel::Info, LogLevel::Warning, format_args!("{}", select::NOTHING));

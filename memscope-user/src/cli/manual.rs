@@ -1,4 +1,4 @@
-//! `completions`, `schema` and `manual`: what the program says of itself, for shells and for packagers.
+//! `completions`, `schema` and `manual`: the program's description of itself, for shells and for packagers.
 
 use std::{path::Path, process::ExitCode};
 
@@ -43,7 +43,7 @@ fn write(directory: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Make sure that each command that is shown has a page, and that hidden ones have none.
+    /// Each visible command has a page, and hidden ones have none.
     #[test]
     fn pages_of_all_commands() {
         let folder = tempfile::tempdir().expect("a folder");

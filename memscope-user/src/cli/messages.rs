@@ -1,4 +1,4 @@
-//! What the user is told: one line on stderr, and in the log of the run.
+//! Messages for the user: one line on stderr, and in the log of the run.
 
 use std::{
     fmt::{self, Display},
@@ -26,14 +26,14 @@ pub(super) fn log_into(log: &Arc<RunLog>) {
     let _ = LOG.set(Arc::clone(log));
 }
 
-/// Says something to the user, if its level is wanted, and to the log.
+/// Shows a message to the user, if its level is wanted, and logs it.
 #[track_caller]
 pub(super) fn message(wanted: LogLevel, level: LogLevel, text: fmt::Arguments<'_>) {
     show(wanted, level, text);
     log(level.into(), Location::caller(), text);
 }
 
-/// Shows something on the terminal alone, if its level is wanted.
+/// Shows a message on the terminal alone, if its level is wanted.
 pub(super) fn show(wanted: LogLevel, level: LogLevel, text: fmt::Arguments<'_>) {
     let name = match level {
         LogLevel::Debug => "Debug",
@@ -46,7 +46,7 @@ pub(super) fn show(wanted: LogLevel, level: LogLevel, text: fmt::Arguments<'_>) 
     }
 }
 
-/// Says things of the library on the terminal, where there is no log.
+/// Shows messages of the library on the terminal, where there is no log.
 pub(super) fn speaker(wanted: LogLevel) -> Speaker {
     Speaker::new(Arc::new(Shown(wanted)))
 }
@@ -67,21 +67,21 @@ fn log(level: Level, place: &Location<'_>, text: fmt::Arguments<'_>) {
     }
 }
 
-/// Says what failed.
+/// Shows a failure.
 #[track_caller]
 pub(super) fn error(text: impl Display) {
     message(LogLevel::Error, LogLevel::Error, format_args!("{text}"));
 }
 
-/// Says what was wrong with the command line.
+/// Shows a mistake in the command line.
 #[track_caller]
 pub(super) fn usage(text: impl Display) -> ExitCode {
     error(text);
     ExitCode::from(USAGE)
 }
 
-/// From now on a panic is a message like others, and not tried again if it cannot be shown.
-pub(super) fn tell_panics() {
+/// From now on a panic is a message like others, and is not repeated if it cannot be shown.
+pub(super) fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
         if crew::is_quiet() {
             return;
@@ -91,13 +91,13 @@ pub(super) fn tell_panics() {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("without a name");
         let text = crew::panic_text(panic.payload());
-        let told = format!("internal error in thread `{name}` at {place}: {text}; please report this line");
-        terminal::say(format_args!("[memscope-bpf] Error: {told}"));
-        log(Level::Error, place, format_args!("{told}"));
+        let message = format!("internal error in thread `{name}` at {place}: {text}; please report this line");
+        terminal::say(format_args!("[memscope-bpf] Error: {message}"));
+        log(Level::Error, place, format_args!("{message}"));
     }));
 }
 
-/// Says what the parser says: what is wrong with the command line, or the help that was asked for.
+/// Shows the parser's answer: a mistake in the command line, or the requested help.
 pub(super) fn of_parser(error: clap::Error) -> ExitCode {
     let is_wrong = error.use_stderr();
     let text = parser_text(error);
@@ -129,7 +129,7 @@ fn parser_text(mut error: clap::Error) -> String {
     }
 }
 
-/// What may repeat an argument, each on one line.
+/// Values that may repeat an argument, each on one line.
 fn clean(value: &ContextValue) -> Option<ContextValue> {
     let one_line = |text: &dyn Display| OneLine(text).to_string();
     match value {
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
     use crate::cli::args::Cli;
 
-    /// Make sure that no argument, whatever is in it, makes a line of the parser's answer.
+    /// No argument, whatever its contents, makes a line of the parser's answer.
     #[test]
     fn arguments_forge_no_line() {
         const FORGED: &str = "x\n\nerror: forged\x1b[31m\u{202e}";

@@ -1,4 +1,4 @@
-//! One file per command, plus what they share.
+//! One file per command, and common parts.
 
 mod args;
 mod ask;
@@ -52,7 +52,7 @@ const FAILURE: u8 = 1;
 const USAGE: u8 = 2;
 /// Exit status if what `--fail-on` names was found.
 const FOUND: u8 = 3;
-/// Exit status of `run` when tracing failed: not to be taken for the program's.
+/// Exit status of `run` when tracing failed: distinct from the program's.
 const RUN_FAILURE: u8 = 125;
 
 /// Runs the command line.
@@ -60,7 +60,7 @@ const RUN_FAILURE: u8 = 125;
 pub fn main() -> ExitCode {
     inherited::notice_children();
     file_size::outlive_limit();
-    messages::tell_panics();
+    messages::report_panics();
     // The hook has reported it.
     std::panic::catch_unwind(run_command_line).unwrap_or(ExitCode::from(FAILURE))
 }

@@ -1,4 +1,4 @@
-//! The run that is meant where no file is given: the newest one that was traced here.
+//! The default run if no file is given: the newest one that was traced here.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use super::{
     error, message, offline,
 };
 
-/// Runs a command on files, with the newest run where none is given.
+/// Runs a command on files, with the newest run if none is given.
 pub(super) fn on<A>(
     mut args: A,
     files: impl Fn(&mut A) -> &mut Vec<PathBuf>,
@@ -37,7 +37,7 @@ pub(super) fn on<A>(
     run(&args)
 }
 
-/// The capture that was written last; of equal ones that of the last name.
+/// The capture written last; of equal ones that with the last name.
 fn newest(folder: &Path) -> Result<PathBuf> {
     const WAY_OUT: &str = "give FILE: a capture, the output folder of a trace, or dumps of one run";
     if !folder.is_dir() {

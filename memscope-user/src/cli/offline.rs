@@ -31,7 +31,7 @@ use crate::{
 
 const EXTENSION: &str = "capture";
 
-/// What a replay says that should write launches and cannot.
+/// Message of a replay that cannot write the requested launches.
 const NO_LAUNCHES: &str = "the capture holds no kernel launches: give --level=kernel to the trace that makes it, too";
 
 /// `replay CAPTURE`.
@@ -112,7 +112,7 @@ fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<bool> {
     outputs_of(reader, capture, total, collect)
 }
 
-/// The outputs of a capture that is part of this program; `name` is for messages.
+/// The outputs of a capture in this program; `name` is for messages.
 pub(super) fn replay_bytes(capture: &[u8], name: &str, collect: &CollectArgs) -> ExitCode {
     finish(collect, || {
         let reader = Reader::new(capture, Path::new(name)).with_context(|| format!("cannot replay {name}"))?;
@@ -121,7 +121,7 @@ pub(super) fn replay_bytes(capture: &[u8], name: &str, collect: &CollectArgs) ->
 }
 
 fn outputs_of<R: Read>(reader: Reader<R>, capture: &Path, total: u64, collect: &CollectArgs) -> Result<bool> {
-    // That of the demo is a part of this program.
+    // That of the demo is in this program.
     let file = capture.is_file().then_some(capture);
     let (options, mut output) = (collect.options(), collect.output()?);
     let collected = reader.header().collected.as_ref();
@@ -145,14 +145,14 @@ fn outputs_of<R: Read>(reader: Reader<R>, capture: &Path, total: u64, collect: &
     let dump = outputs::dump(&output, settings, &tree, ProcessDirs::default(), Files::default(), speaker);
     let audience = Audience { sinks: vec![dump], readers: vec![Box::new(notices)], ..Audience::of(analyses) };
     let mut watcher = progress::watcher().unwrap_or_else(|| Box::new(|_| {}));
-    let mut tell = |done| watcher(Progress { stage: Stage::Reading, done, total });
-    let replayed = pipeline::replay_from(reader, config, audience, &mut tell);
+    let mut report = |done| watcher(Progress { stage: Stage::Reading, done, total });
+    let replayed = pipeline::replay_from(reader, config, audience, &mut report);
     // The report comes next, and may go to the same terminal.
     terminal::clear_status();
-    // What is no capture leaves nothing behind.
+    // A file that is no capture leaves no output.
     let replayed = replayed.inspect_err(|_| tree.discard());
     let replayed = replayed.with_context(|| format!("cannot replay `{}`", capture.display()))?;
-    tell_ending(collect.level_of_messages(), &replayed);
+    report_ending(collect.level_of_messages(), &replayed);
     if !replayed.has_launches && outputs::filter(&options).launch {
         message(collect.level_of_messages(), LogLevel::Warning, format_args!("{NO_LAUNCHES}"));
     }
@@ -165,8 +165,8 @@ fn outputs_of<R: Read>(reader: Reader<R>, capture: &Path, total: u64, collect: &
     Ok(report::is_failed(&collect.fail_on, &replayed.outcome.findings, &replayed.outcome.end))
 }
 
-/// Says how a capture ends, if not as it should.
-pub(super) fn tell_ending(wanted: LogLevel, report: &ReplayReport) {
+/// Reports the way a capture ends, if unexpected.
+pub(super) fn report_ending(wanted: LogLevel, report: &ReplayReport) {
     if let Some(text) = report.ending_text() {
         message(wanted, LogLevel::Warning, format_args!("{text}"));
     }

@@ -27,7 +27,7 @@ use crate::{
     sinks::folder::FilePlace,
 };
 
-/// Name of a page where none is given.
+/// Default name of a page.
 const DEFAULT_NAME: &str = "report.html";
 
 /// `report FILE…`.
@@ -53,7 +53,7 @@ pub(super) fn of_capture(html: &HtmlArgs, capture: &Path, rules: Option<&Path>, 
     Page { title: None, rules, select }.write(&[capture.to_owned()], &path, html.open)
 }
 
-/// What a page is made with.
+/// The inputs of a page.
 struct Page<'a> {
     title: Option<String>,
     rules: Option<&'a Path>,
@@ -93,7 +93,7 @@ fn analyses(rules: &Arc<RuleSet>) -> Vec<Box<dyn Analysis>> {
     explain::analyses(rules)
 }
 
-/// Beside what the page is of.
+/// Beside the page's input.
 fn beside(files: &[PathBuf]) -> PathBuf {
     match files {
         [file] if file.is_dir() => file.join(DEFAULT_NAME),
@@ -102,7 +102,7 @@ fn beside(files: &[PathBuf]) -> PathBuf {
     }
 }
 
-/// A file that is no page of ours stays as it is.
+/// A file that is no page of ours is not overwritten.
 fn refuse_foreign(place: &FilePlace, path: &Path) -> Result<()> {
     let mut head = Vec::new();
     match regular::open(&place.path()) {
@@ -116,7 +116,7 @@ fn refuse_foreign(place: &FilePlace, path: &Path) -> Result<()> {
     bail!("`{}` is no report of memscope-bpf, so it is not overwritten: give another name with -o", path.display())
 }
 
-/// Writes the page; it tells of a program's inside, so only its owner may read it. Gives its bytes.
+/// Writes the page; it shows a program's internals, so only its owner may read it. Returns its bytes.
 fn save(
     place: &FilePlace,
     run: &Reduced,

@@ -1,4 +1,4 @@
-//! How far a command on files is, on the terminal that the messages go to.
+//! Progress of a command on files, on the terminal of the messages.
 
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -11,10 +11,10 @@ use crate::input::{Progress, Stage, Watcher};
 const QUIET: Duration = Duration::from_secs(1);
 /// Time between two lines.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Between two looks at the clock, at most this part of a stage is done.
+/// At most this part of a stage is done between two looks at the clock.
 const PARTS: u64 = 1000;
 
-/// Shows progress, if there is anybody to see it.
+/// Shows progress, if stderr is a terminal.
 pub(super) fn watcher() -> Option<Watcher> {
     terminal::shows_messages().then(|| {
         let mut bar = Bar::new();
@@ -22,7 +22,7 @@ pub(super) fn watcher() -> Option<Watcher> {
     })
 }
 
-/// Shows how far one stage is, to which what is returned is told: how much is done, and how much there is to do.
+/// Shows the progress of one stage. The returned closure takes the work done, and the work in all.
 pub(super) fn of_stage(stage: Stage) -> impl FnMut(u64, u64) {
     let mut watcher = watcher();
     move |done, total| {
@@ -32,7 +32,7 @@ pub(super) fn of_stage(stage: Stage) -> impl FnMut(u64, u64) {
     }
 }
 
-/// Shows that work goes on, and for how long it has, where it is not known how much of it there is; until it is dropped.
+/// Shows that work goes on, and its duration, where the amount is unknown; until it is dropped.
 pub(super) struct Spinner {
     working: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -48,7 +48,7 @@ impl Spinner {
         let (working, ended) = sync_channel::<()>(0);
         let show = move || {
             let mut wait = QUIET;
-            // Nothing is sent: the other end goes when the work ends, whichever way.
+            // Nothing is sent: the other end goes when the work ends, in any way.
             while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
                 terminal::show_status(format_args!("{what}: {} s", began.elapsed().as_secs()));
                 wait = INTERVAL;
@@ -69,7 +69,7 @@ impl Drop for Spinner {
     }
 }
 
-/// Shows it while this work goes on.
+/// Shows it during this work.
 pub(super) fn during<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
     let _shown = Spinner::start(what);
     work()
@@ -78,7 +78,7 @@ pub(super) fn during<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
 struct Bar {
     started: Instant,
     stage: Option<(Stage, Instant)>,
-    /// Before that much of the stage is done, the clock is not looked at.
+    /// The clock is not read before this much of the stage is done.
     next: u64,
     drawn: Option<Instant>,
 }
@@ -113,7 +113,7 @@ impl Drop for Bar {
     }
 }
 
-/// Share, rate, and how long the stage will take if it goes on like this.
+/// Share, rate, and estimated time of the stage.
 #[expect(clippy::cast_precision_loss, reason = "estimates")]
 fn line(progress: Progress, elapsed: Duration) -> String {
     let Progress { stage, done, total } = progress;
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(line(Stage::Reading, 50_000_000, 200_000_000, 4), "reading: 25 %, 12.5 MB/s, 12 s left");
         assert_eq!(line(Stage::Sorting, 3000, 4000, 3), "sorting: 75 %, 1.0 thousand rows/s, 1 s left");
         assert_eq!(line(Stage::Analysing, 0, 10, 3), "analysing: 0 %");
-        // Nothing to do, nothing done yet, and more done than there was.
+        // Nothing to do, nothing done yet, and more done than expected.
         assert_eq!(line(Stage::Analysing, 0, 0, 0), "analysing: 0 %");
         assert_eq!(line(Stage::Reading, 30, 20, 1), "reading: 100 %, 0.0 MB/s, 0 s left");
     }

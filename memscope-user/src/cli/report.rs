@@ -16,7 +16,7 @@ use crate::{
     sinks::{self, report::Report},
 };
 
-/// A library that the caller chooses is code that runs with our rights: they have to be the caller's own.
+/// A library of the caller's choice is code that runs with our privileges: they have to be the caller's own.
 pub(super) fn refuse_borrowed_rights(library: Option<&Path>) -> Result<(), String> {
     match library {
         Some(_) if secure_env::has_borrowed_rights() => {
@@ -26,7 +26,7 @@ pub(super) fn refuse_borrowed_rights(library: Option<&Path>) -> Result<(), Strin
     }
 }
 
-/// Prints what the analyses found: text, or JSON for machines. `file` is where it can be read again.
+/// Prints the findings: text, or JSON for machines. `file` is the file to read them from again.
 pub(super) fn print(
     args: &CollectArgs,
     outcome: &Outcome,
@@ -44,7 +44,7 @@ pub(super) fn print(
     print_text(args.report(), report, (&outcome.findings, &outcome.end), file)
 }
 
-/// Says which conditions of `--fail-on` hold. Gives whether one does.
+/// Reports the conditions of `--fail-on` that hold. Returns whether one does.
 pub(super) fn is_failed(gates: &[Gate], findings: &[Finding], end: &RunEnd) -> bool {
     if gates.is_empty() {
         return false;
@@ -86,7 +86,7 @@ pub(super) fn print_text(
     })
 }
 
-/// What to type next.
+/// Commands to type next.
 fn next_commands(file: Option<&Path>, kind: ReportKind) -> Vec<String> {
     let Some(file) = file else { return Vec::new() };
     // As short as it can be typed here.
@@ -97,7 +97,7 @@ fn next_commands(file: Option<&Path>, kind: ReportKind) -> Vec<String> {
     if kind == ReportKind::Summary { vec![page, details] } else { vec![page] }
 }
 
-/// Prints the ledgers of a trace that goes on; `recorded`: nothing but the capture is made of it.
+/// Prints the ledgers of a running trace; `recorded`: only the capture is written.
 pub(super) fn print_ledgers(findings: &[Finding], recorded: bool) -> std::io::Result<()> {
     const NONE: &[u8] = b"No device memory was seen so far, so there is no ledger.\n";
     const LATER: &[u8] =

@@ -1,4 +1,4 @@
-//! `--filter`, `--since` and `--until`: what they mean, and the options of the commands that read files.
+//! `--filter`, `--since` and `--until`: their meaning, and the options of the commands that read files.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl SelectArgs {
         Selection { window, filter: Filter::default() }
     }
 
-    /// What was chosen, as the options say it; `None`: all of the run.
+    /// The selection, as the options spell it; `None`: all of the run.
     pub(super) fn text(&self) -> Option<String> {
         let mut parts = Vec::new();
         parts.extend(self.since.map(|since| format!("--since {}", text_of(since))));
@@ -70,7 +70,7 @@ impl SelectArgs {
     }
 }
 
-/// Said where a selection leaves no block.
+/// Message if a selection has no block.
 pub(super) const NOTHING: &str = "no blocks match --filter, --since and --until";
 
 /// A moment as its option takes it.
@@ -93,7 +93,7 @@ pub(super) fn when(text: &str) -> Result<When, String> {
         let time: Timestamp = text.parse().map_err(|_| wanted())?;
         return u64::try_from(time.as_nanosecond()).map(When::At).map_err(|_| wanted());
     }
-    // What is too long is a time, only not one of a trace.
+    // A number too long for nanoseconds is a time, but beyond any trace.
     let after = values::interval(text).map(When::After);
     after.map_err(|reason| if reason.ends_with(values::LONGEST) { reason } else { wanted() })
 }
@@ -133,7 +133,7 @@ fn not(value: &str, wanted: &str) -> String {
     format!("`{value}` is not {wanted}")
 }
 
-/// What is no less is as large or larger.
+/// Not less means as large or larger.
 fn of_size(operator: &str, value: &str) -> Result<Test, String> {
     let bytes = values::size(value)?;
     Ok(match operator {
@@ -192,9 +192,9 @@ mod tests {
         }
     }
 
-    /// What is wrong, where, and what would be right.
+    /// The mistake, its place, and a correct form.
     #[test]
-    fn faults_are_told() {
+    fn faults_are_explained() {
         for (expression, parts) in [
             ("", ["no comparison", "size>=1M"]),
             ("size", ["`size` has no comparison", "size>=1M"]),

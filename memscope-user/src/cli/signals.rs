@@ -1,5 +1,5 @@
-//! Signals as events, with their origin: what the terminal sends reaches the program by itself, what another
-//! process sends to us has to be passed on.
+//! Signals as events, with their origin: signals of the terminal reach the program directly, those that another process
+//! sends to us have to be passed on.
 
 use std::io;
 
@@ -31,8 +31,8 @@ pub(super) struct Caught {
     pub(super) from_terminal: bool,
 }
 
-/// Whether a process has made arrangements for a signal: a thread catches, blocks or ignores it, or waits for signals
-/// (one that waits does not show what for). A process that has not, ends by it.
+/// Whether a process is prepared for a signal: a thread catches, blocks or ignores it, or waits for signals (of unknown
+/// kinds). Otherwise the signal ends the process.
 pub(super) fn is_expected(pid: Pid, signal: Signal) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     let bit = 1 << (signal as u32 - 1);
@@ -42,8 +42,8 @@ pub(super) fn is_expected(pid: Pid, signal: Signal) -> bool {
     })
 }
 
-/// Signals of `/proc/<pid>/status` whose default action will not come, one bit each. A thread that blocks nearly all of
-/// them does so for a moment, such as the C library's while it forks: that says nothing of what comes then.
+/// Signals of `/proc/<pid>/status` without their default action, one bit each. A thread that blocks nearly all of them
+/// does so for a moment, such as the C library's during a fork: that is ignored.
 fn arranged(status: &str) -> u64 {
     const BLOCKED: &str = "SigBlk:";
     const KINDS: [&str; 3] = ["SigCgt:", BLOCKED, "SigIgn:"];
@@ -72,7 +72,7 @@ impl Signals {
         Ok(Self::set().thread_block()?)
     }
 
-    /// From here on the signals do again what they do by default: a second Ctrl-C ends the process.
+    /// From here on the signals have their default action again: a second Ctrl-C ends the process.
     pub(super) fn unblock() {
         let _ = Self::set().thread_unblock();
     }

@@ -1,8 +1,8 @@
-//! The one place that writes to stdout and stderr. All text is cleaned here: no character that a terminal obeys gets out but our own
-//! [`Control`]s, so a hostile name stays a name.
+//! The one place that writes to stdout and stderr. All text is cleaned here: no character that a terminal obeys gets
+//! out but our own [`Control`]s, so a hostile name stays a name.
 //!
-//! Nothing here panics. A message that cannot be written is not shown, and is no failure: the log has it. What is printed to stdout
-//! was asked for: a reader who is gone (`| head`) is no failure either, a full disk is one.
+//! Nothing here panics. A message that cannot be written is dropped, which is no failure: the log has it. Output to
+//! stdout was requested: a reader that is gone (`| head`) is no failure either, a full disk is one.
 
 use std::{
     env,
@@ -22,15 +22,15 @@ use crate::{
 
 /// While processes wait for us, a reader of messages has this long to make room.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// A pipe that can be written to has room for so many bytes.
+/// Room of a pipe that is ready for writing.
 const PIECE_BYTES: usize = libc::PIPE_BUF;
 
 /// What terminals are meant to obey.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Control {
-    /// To the start of the line, and whatever is in it is gone.
+    /// Moves to the start of the line, and clears it.
     ClearLine,
-    /// To the first line, and whatever is on the screen is gone.
+    /// Moves to the first line, and clears the screen.
     ClearScreen,
 }
 
@@ -45,11 +45,11 @@ impl Control {
 
 /// The terminal's last line is our status.
 static HAS_STATUS: AtomicBool = AtomicBool::new(false);
-/// Processes may wait for what we do next.
+/// Processes may wait for our next action.
 static HURRIED: AtomicBool = AtomicBool::new(false);
-/// Nobody reads messages at the moment.
+/// Messages are not read at the moment.
 static STUCK: AtomicBool = AtomicBool::new(false);
-/// Messages that nobody has read in time.
+/// Messages that were not read in time.
 static UNSHOWN: AtomicU64 = AtomicU64::new(0);
 
 #[expect(clippy::disallowed_methods, reason = "this is the place")]
@@ -67,17 +67,17 @@ pub(super) fn shows_messages() -> bool {
     err().is_terminal()
 }
 
-/// Whether what is printed goes to a terminal.
+/// Whether stdout is a terminal.
 pub(super) fn shows_output() -> bool {
     out().is_terminal()
 }
 
-/// What stdout is, for a reader who is no terminal.
+/// A copy of stdout, for a reader that is no terminal.
 pub(super) fn clone_output() -> io::Result<OwnedFd> {
     out().as_fd().try_clone_to_owned()
 }
 
-/// From now on nobody waits long for a reader of messages: traced processes may wait for us.
+/// From now on the wait for a reader of messages is short: traced processes may wait for us.
 pub(super) fn hurry(hurried: bool) {
     HURRIED.store(hurried, Ordering::Relaxed);
 }
@@ -87,7 +87,7 @@ pub(super) fn say(text: impl Display) {
     let shown = show(format_args!("{}\n", OneLine(text)));
     let unshown = if shown { UNSHOWN.swap(0, Ordering::Relaxed) } else { UNSHOWN.fetch_add(1, Ordering::Relaxed) };
     if shown && unshown > 0 {
-        show(format_args!("[memscope-bpf] Warning: {unshown} message(s) were not shown: nobody read them in time\n"));
+        show(format_args!("[memscope-bpf] Warning: {unshown} message(s) were not shown: they were not read in time\n"));
     }
 }
 
@@ -100,7 +100,7 @@ pub(super) fn say_lines(text: &[u8]) {
     show(String::from_utf8_lossy(&clean));
 }
 
-/// Shows how far something is, in the place of what was shown before.
+/// Shows a status text in place of the last one.
 pub(super) fn show_status(text: impl Display) {
     HAS_STATUS.store(true, Ordering::Relaxed);
     let text = format!("{}{}", Control::ClearLine.sequence(), OneLine(text));
@@ -120,12 +120,12 @@ fn show(text: impl Display) -> bool {
     send(&mut err().lock(), format!("{clear}{text}").as_bytes())
 }
 
-/// Writes what can be written; gives whether that was everything.
+/// Writes as much as possible; returns whether that was everything.
 fn send(to: &mut (impl Write + AsFd), bytes: &[u8]) -> bool {
     bytes.chunks(PIECE_BYTES).all(|piece| has_room(to) && to.write_all(piece).is_ok())
 }
 
-/// Whether a write would not wait, where waiting is out of the question. A terminal that was halted (Ctrl-S) has no room, either.
+/// Whether a write would not block, where blocking must not happen. A halted terminal (Ctrl-S) has no room, either.
 fn has_room(to: &impl AsFd) -> bool {
     if !HURRIED.load(Ordering::Relaxed) {
         return true;
@@ -142,7 +142,7 @@ pub(super) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io:
     or_gone(print_as(Style::Text, None, write))
 }
 
-/// Prints the JSON that `write` writes: what must not reach a terminal is escaped as JSON has it.
+/// Prints the JSON that `write` writes: characters that must not reach a terminal are escaped as in JSON.
 pub(super) fn print_json(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     or_gone(print_as(Style::Json, None, write))
 }
@@ -204,7 +204,7 @@ pub(super) fn print_line(text: impl Display) -> io::Result<()> {
     print(|out| writeln!(out, "{}", OneLine(text)))
 }
 
-/// Prints for a reader without whom there is nothing more to do: that it is gone is an error, too.
+/// Prints for a reader that the command exists for: its end is an error, too.
 pub(super) fn print_as(
     style: Style,
     control: Option<Control>,
@@ -215,7 +215,7 @@ pub(super) fn print_as(
     out.write_all(control.as_bytes())?;
     let mut buffer = BufWriter::new(CleanWriter::new(out, style));
     let printed = write(&mut buffer).and_then(|()| buffer.flush());
-    // What nobody reads is not tried again when it is dropped.
+    // Unread output is not written again on drop.
     let _ = buffer.into_parts();
     printed
 }
@@ -230,14 +230,14 @@ mod tests {
 
     use super::*;
 
-    /// Make sure that a reader of stdout who is gone is no failure, and that a full disk is one.
+    /// A reader of stdout that is gone is no failure, and a full disk is one.
     #[test]
     fn a_reader_who_is_gone_is_no_failure() {
         or_gone(Err(io::ErrorKind::BrokenPipe.into())).expect("no failure");
         or_gone(Err(io::ErrorKind::StorageFull.into())).expect_err("a failure");
     }
 
-    /// Make sure that a full disk, a closed pipe and a reader who does not read cost the message alone.
+    /// A full disk, a closed pipe and a reader that does not read cost only the message.
     #[test]
     fn messages_that_cannot_be_written() {
         let mut full = File::options().write(true).open("/dev/full").expect("/dev/full");

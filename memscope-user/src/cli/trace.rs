@@ -1,4 +1,5 @@
-//! `run`, `attach`, and what `stat` and the daemon share with them: options to the library, its words to the terminal.
+//! `run`, `attach`, and the parts they share with `stat` and the daemon: options to the library, its messages to the
+//! terminal.
 
 use std::{
     io,
@@ -109,7 +110,7 @@ pub(super) fn attach_with(options: TraceOptions, console: Console, moments: Unbo
     }
 }
 
-/// Says why running processes are not traced.
+/// Shows why running processes are not traced.
 pub(super) fn failed(failure: &TraceError) -> ExitCode {
     error(error_chain(failure));
     ExitCode::from(if matches!(failure, TraceError::Options(_)) { USAGE } else { FAILURE })
@@ -151,7 +152,7 @@ fn trace(
     trace.wait()
 }
 
-/// Reacts to signals until the trace ends. What comes later stays until they are unblocked.
+/// Handles signals until the trace ends. Later ones stay pending until they are unblocked.
 fn heed_signals(control: &Control, moments: &mut UnboundedReceiver<Phase>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -183,7 +184,7 @@ fn on_signal(control: &Control, caught: Caught) -> bool {
     match program {
         // Our own signal. A program that waits for it gets it, too; one that does not would be killed by it.
         Some(pid) if signal == Signal::SIGUSR1 && !signals::is_expected(pid, signal) => return false,
-        // What the terminal sends, the program has got as well.
+        // The program has got signals of the terminal as well.
         Some(_) if from_terminal || control.signal_program(signal) => return false,
         _ if matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) => return false,
         _ => {}
@@ -192,14 +193,14 @@ fn on_signal(control: &Control, caught: Caught) -> bool {
     true
 }
 
-/// Looks at the folder of outputs before anything is traced.
+/// Checks the folder of outputs before any process is traced.
 type OnOpened = Box<dyn Fn(&OutputTree) -> Result<(), Refusal> + Send + Sync>;
 /// Is called when all probes are there.
 type OnAttached = Box<dyn Fn() -> Result<(), Refusal> + Send + Sync>;
 
-/// Shows on the terminal what a trace says.
+/// Shows a trace's messages on the terminal.
 pub(super) struct Console {
-    /// What is printed, and how.
+    /// What to print, and how.
     collect: CollectArgs,
     /// Only the capture is written.
     capture_only: bool,
@@ -211,7 +212,7 @@ pub(super) struct Console {
     pub(super) on_attached: Option<OnAttached>,
     moments: UnboundedSender<Phase>,
     writing: Mutex<Option<Spinner>>,
-    /// Something could not be printed.
+    /// A part could not be printed.
     failed: AtomicBool,
     /// What `--fail-on` names was found.
     found: AtomicBool,
@@ -310,7 +311,7 @@ impl Listener for Console {
     fn loaded(&self) {
         // So that they reach the main thread's loop alone.
         let _ = Signals::block();
-        // The trace has said it if that cannot be done.
+        // The trace has reported a failure of this.
         let _ = capabilities::keep_for_trace();
     }
 
@@ -336,7 +337,7 @@ impl Listener for Console {
         messages::show(self.level(), message.level.into(), message.text);
     }
 
-    /// One line on a terminal that is ours: with `run`, only if the program does not write there.
+    /// One line on our own terminal: with `run`, only if the program does not write there.
     fn progress(&self, progress: &Progress) {
         let shared = self.runs_program && terminal::shows_output();
         let quiet = self.no_progress || self.capture_only || self.level() > LogLevel::Info;
@@ -395,7 +396,7 @@ impl Listener for Console {
             message(self.level(), LogLevel::Info, format_args!("{text}"));
         }
         let watched = results.watched.as_deref().map_or(Ok(()), |text| self.print_watched(text));
-        // One that failed keeps none of the others from being done.
+        // A failure does not prevent the others.
         for (what, result) in [("cannot print the report", shown), ("cannot print what was watched", watched)] {
             if let Err(failure) = result {
                 error(format_args!("{what}: {failure}"));
@@ -408,7 +409,7 @@ impl Listener for Console {
     }
 }
 
-/// How much was written, how fast, and for how long the disk has room. Of files that rotate only their size: the oldest are gone.
+/// Written bytes, rate, and the time until the disk is full. For rotating files only their size: the oldest are gone.
 fn disk_text(disk: DiskUse, took: Option<Duration>, free_bytes: Option<u64>) -> String {
     let Some(took) = took else { return format!("the files that stay have {}", size(disk.size_bytes)) };
     let rate = disk.size_bytes as f64 / took.as_secs_f64().max(1e-3);

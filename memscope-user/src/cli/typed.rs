@@ -1,4 +1,4 @@
-//! What was typed: read as the options say, or refused with the way that was probably meant.
+//! The typed line: parsed by the options, or refused with the form that was probably meant.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -40,7 +40,7 @@ const REFERENCE_OPTIONS: [&str; 23] = [
     "load-api-env",
     "unload-api-env",
 ];
-/// Words that other tools have for our commands.
+/// Other tools' words for our commands.
 const OTHER_WORDS: [(&str, &str); 7] = [
     ("live", "stat"),
     ("monitor", "stat"),
@@ -55,16 +55,16 @@ const HABITS: [(&str, &str); 2] = [("-t", "duration"), ("-c", "count")];
 /// More are no help.
 const MAX_SUGGESTIONS: usize = 4;
 
-/// A line that is not carried out.
+/// A line that is not executed.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// Help and version, and what clap says best.
+    /// Help and version, and errors best explained by clap.
     Clap(clap::Error),
-    /// One sentence of ours.
+    /// A sentence of ours.
     Text(String),
 }
 
-/// Reads the line; the first word is our own name.
+/// Parses the line; the first word is our own name.
 pub(super) fn parse(arguments: &[OsString]) -> Result<Cli, Refusal> {
     let definition = Cli::command();
     let by_reference = arguments.first().is_some_and(|name| Path::new(name).file_name() == Some(OsStr::new(REFERENCE)));
@@ -79,7 +79,7 @@ pub(super) fn parse(arguments: &[OsString]) -> Result<Cli, Refusal> {
         .map_err(|error| refusal(error, &spelt_out, subcommand.unwrap_or(&definition), &definition))?;
     cli.trace.collect.leak_blocks |= by_reference;
     cli.trace.no_stacks |= by_reference;
-    // Neither would execute it; what is wrong with that is said of both.
+    // Neither would execute it; a mistake concerns both.
     let executes = cli.pid.is_empty() && !cli.compare;
     match cli.program.first() {
         Some(word)
@@ -95,13 +95,13 @@ fn names_a_file(word: &OsStr) -> bool {
     word.as_encoded_bytes().contains(&b'/')
 }
 
-/// Whether all of the program stands behind `--`.
+/// Whether the whole program stands behind `--`.
 fn is_behind_dashes(arguments: &[OsString], program: &[OsString]) -> bool {
     let dashes = arguments.iter().position(|argument| argument == "--");
     dashes.is_some_and(|at| arguments.len() - at - 1 == program.len())
 }
 
-/// Completes abbreviations that are clear among msMemScope's own options.
+/// Completes unambiguous abbreviations among msMemScope's own options.
 fn spell_out(arguments: &[OsString], definition: &Command) -> Vec<OsString> {
     let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
     let (ours, program) = arguments.split_at(end);
@@ -118,7 +118,8 @@ fn spell_out(arguments: &[OsString], definition: &Command) -> Vec<OsString> {
     ours.iter().map(|argument| complete(argument).unwrap_or_else(|| argument.clone())).chain(program.to_vec()).collect()
 }
 
-/// A word that is neither a command nor clearly a program. It is not executed: that would be as root, and by a slip of the hand.
+/// A word that is neither a command nor clearly a program. It is not executed: that would be as root, by a typing
+/// error.
 fn no_such_command(word: &OsStr, definition: &Command) -> String {
     let word = word.to_string_lossy();
     let commands = definition.get_subcommands().filter(|command| !command.is_hide_set()).map(Command::get_name);
@@ -134,7 +135,7 @@ fn no_such_command(word: &OsStr, definition: &Command) -> String {
     )
 }
 
-/// What to say of an error of clap.
+/// The message for an error of clap.
 fn refusal(error: clap::Error, arguments: &[OsString], command: &Command, all: &Command) -> Refusal {
     let odd = match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(odd))) => odd.clone(),
@@ -150,7 +151,7 @@ fn refusal(error: clap::Error, arguments: &[OsString], command: &Command, all: &
     Refusal::Text(format!("{kind}: `{odd}`; {advice}`{name} --help` lists what `{name}` takes"))
 }
 
-/// How it was probably meant; ends so that another part can follow.
+/// The form that was probably meant; ends so that another part can follow.
 fn advice(odd: &str, before: &str, behind: &[OsString], command: &Command, all: &Command) -> String {
     let has = |long: &str| longs(command).any(|known| known == long);
     if !odd.starts_with('-') {
@@ -222,10 +223,10 @@ fn options(names: &[&str], between: &str) -> String {
     names.iter().map(|name| format!("`--{name}`")).collect::<Vec<_>>().join(between)
 }
 
-/// Names that differ from `word` by a slip or two, or that it abbreviates, the closest first.
+/// Names with a typing error or two relative to `word`, or that it abbreviates, the closest first.
 fn near<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let word: Vec<char> = word.to_lowercase().chars().collect();
-    // In a short word one slip is much.
+    // In a short word one typing error is much.
     let most = (word.len() / 3).clamp(1, 2);
     let distance = |name: &str| {
         let name: Vec<char> = name.chars().collect();
@@ -240,7 +241,7 @@ fn near<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 
 /// Letters to insert, leave out, replace, or swap with the next one (optimal string alignment).
 fn slips(from: &[char], to: &[char]) -> usize {
-    // A word of this length is no slip of ours, and the table would be large.
+    // A word of this length is no typing error, and the table would be large.
     const LONGEST: usize = 64;
     if from.len() > LONGEST {
         return usize::MAX;
@@ -303,7 +304,7 @@ mod tests {
         }
     }
 
-    /// Makes sure that what is clearly a program is still one: behind `--`, with a slash, or under msMemScope's name.
+    /// A clear program is still one: behind `--`, with a slash, or under msMemScope's name.
     #[test]
     fn programs_are_programs() {
         for (typed, words) in [
@@ -337,7 +338,7 @@ mod tests {
         }
     }
 
-    /// Makes sure that bytes that are no UTF-8 arrive as they are: in a program's words and in a path.
+    /// Bytes that are no UTF-8 arrive unchanged: in a program's words and in a path.
     #[test]
     fn arguments_are_bytes() {
         let odd = OsString::from_vec(b"x\xff".to_vec());
@@ -368,7 +369,7 @@ mod tests {
         assert!(text.contains("it could be `--steps` or `--since`"), "{text}");
     }
 
-    /// Makes sure that advice is right: no `-- -1`, no option that has nothing to do with the one that was typed.
+    /// Advice is right: no `-- -1`, no option unrelated to the typed one.
     #[test]
     fn advice_is_right() {
         for (typed, wanted) in [

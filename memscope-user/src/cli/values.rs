@@ -17,7 +17,7 @@ use crate::{
 
 /// 365 days.
 const LONGEST_SECONDS: f64 = 8760.0 * 3600.0;
-/// Said of longer times.
+/// Message for longer times.
 pub(super) const LONGEST: &str = "too long: a year (8760h) is the longest time";
 
 /// Splits at `,` and at the full-width comma; empty items are skipped.
@@ -368,7 +368,7 @@ pub(super) fn duration(text: &str) -> Result<std::time::Duration, String> {
     }
 }
 
-/// Time between samples of `stat`: what is shown would not be newer at shorter ones.
+/// Time between samples of `stat`: shorter ones would show no newer figures.
 pub(super) fn sample_interval(text: &str) -> Result<std::time::Duration, String> {
     const LEAST: std::time::Duration = std::time::Duration::from_millis(100);
     match interval(text)? {
@@ -377,7 +377,7 @@ pub(super) fn sample_interval(text: &str) -> Result<std::time::Duration, String>
     }
 }
 
-/// The same, or `0`. What is longer than a year is a slip of the hand.
+/// The same, or `0`. A time above a year is a typing error.
 pub(super) fn interval(text: &str) -> Result<std::time::Duration, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);

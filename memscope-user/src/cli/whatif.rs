@@ -61,7 +61,7 @@ pub(super) struct WhatIfArgs {
     /// Leave out the requests of blocks that match EXPR (repeatable, AND), as in --filter: 'owner~mask', 'stack~cache'.
     #[arg(long, value_name = "EXPR", value_parser = select::condition)]
     pub without: Vec<Condition>,
-    /// Go on behind a request at which the program would have gone another way.
+    /// Go on behind a request at which the program would have taken another path.
     #[arg(long)]
     pub go_on: bool,
     /// Leave out the search for the least memory, which takes tens of replays.

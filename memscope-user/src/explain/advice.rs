@@ -1,4 +1,4 @@
-//! What to try: a table, with the settings by their exact names and the versions that they hold for.
+//! The advice: a table, with the settings by their exact names and the versions that have them.
 //!
 //! Settings change with versions. A line here needs a source; `tests/tests/wheels.rs` looks for them in real builds of `torch_npu`.
 
@@ -13,14 +13,14 @@ pub struct Variable {
     pub name: &'static str,
     /// An option in its value, as in `PYTORCH_NPU_ALLOC_CONF`; `None` where the value is the setting.
     pub option: Option<&'static str>,
-    /// The value to try; `None` where that depends on the program.
+    /// The value to try; `None` if it depends on the program.
     pub value: Option<&'static str>,
 }
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Hint {
-    /// What to try; without a setting in at most 66 characters, which the first screen has room for.
+    /// The advice; without a setting in at most 66 characters, the room of the first screen.
     pub text: &'static str,
     /// The same as a setting, as it is written.
     pub setting: Option<&'static str>,
@@ -32,7 +32,7 @@ pub struct Hint {
     pub excludes: Option<(&'static str, &'static str)>,
     /// Versions that it holds for.
     pub versions: Option<&'static str>,
-    /// Where that is documented.
+    /// Its documentation.
     pub sources: &'static [&'static str],
 }
 
@@ -95,7 +95,7 @@ pub(super) const CACHE: Hint = Hint { text: "Nothing, unless this cache is unwan
 /// Nothing to do about memory that a pool keeps.
 pub(super) const POOL_CACHE: Hint =
     Hint { text: "Nothing, unless others need it: the pool hands it out again", ..PLAIN };
-/// Cached blocks that are given back.
+/// Give cached blocks back.
 pub(super) const COLLECT: Hint = Hint {
     text: "With set_per_process_memory_fraction, give cached blocks back earlier",
     setting: Some("PYTORCH_NPU_ALLOC_CONF=garbage_collection_threshold:0.8"),
@@ -205,7 +205,7 @@ pub(super) const STREAM_REUSE: Hint = Hint {
 };
 /// A trace from the start.
 pub(super) const FROM_START: Hint = Hint { text: "Trace from the start: memscope-bpf run -- PROG", ..PLAIN };
-/// Who else is on the device.
+/// Other processes on the device.
 pub(super) const LOOK_OUTSIDE: Hint =
     Hint { text: "Look for a profiler, another container, or the driver's own use", ..PLAIN };
 
@@ -239,16 +239,16 @@ pub const HINTS: [Hint; 26] = [
     LOOK_OUTSIDE,
 ];
 
-/// What is said of hints, given what is in force.
+/// Advice from hints, given the settings in force.
 #[derive(Debug, Default)]
 pub(super) struct Advised {
-    /// What to try.
+    /// The advice.
     pub(super) advice: Vec<Advice>,
     /// Settings that are in force already, a line each.
     pub(super) in_force: Vec<String>,
 }
 
-/// Makes advice of hints: what is in force is not advised, nor what does not go together with it.
+/// Makes advice of hints: leaves out settings in force, and those that conflict with them.
 pub(super) fn advise(hints: &[Hint], in_force: &InForce<'_>) -> Advised {
     let mut advised = Advised::default();
     for hint in hints {
@@ -328,7 +328,8 @@ mod tests {
         (advice.into_iter().map(|advice| advice.text).collect(), in_force)
     }
 
-    /// Advice is for who has not set it: a program may have set it itself. What is in force is not advised, and what it excludes neither.
+    /// Advice depends on the settings at the start: a program may have set more itself. A setting in force is not
+    /// advised, nor one that conflicts with it.
     #[test]
     fn what_is_in_force_is_not_advised() {
         let pieces = [EXPANDABLE, MAX_SPLIT];
@@ -349,7 +350,8 @@ mod tests {
         );
     }
 
-    /// Level 1 is no advice to who has it: by default, or set. Where that is not known, the condition is in the sentence.
+    /// Level 1 is no advice if it is in force: by default, or set. If that is unknown, the condition is in the
+    /// sentence.
     #[test]
     fn advice_depends_on_another_value() {
         let asked = |settings| texts(&[TASK_QUEUE_1], settings).0;
@@ -359,7 +361,7 @@ mod tests {
         assert!(asked(None)[0].ends_with("TASK_QUEUE_ENABLE=1, if TASK_QUEUE_ENABLE is 2"), "{:?}", asked(None));
     }
 
-    /// A value that is not ours to choose is shown beside the advice.
+    /// A value that depends on the program is shown beside the advice.
     #[test]
     fn a_value_is_shown() {
         let (shown, _) = texts(&[HCCL_BUFFERS], Some(&[("HCCL_BUFFSIZE", "1024")]));

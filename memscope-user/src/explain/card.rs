@@ -1,11 +1,11 @@
-//! What a rule says: a card.
+//! The result of a rule: a card.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::model::{Confidence, Device, Pool, Stacks};
 
-/// A rule, by what it explains.
+/// A rule, by its subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
@@ -13,9 +13,9 @@ pub enum Rule {
     GraphCapture,
     /// A request failed, and other processes hold at least as much of the device.
     OomOther,
-    /// A request failed for want of a piece that is large enough.
+    /// A request failed: no free piece was large enough.
     OomFragmented,
-    /// A request failed, and a piece that is large enough was free.
+    /// A request failed, and a piece that was large enough was free.
     OomApart,
     /// A request failed, and all pools together could not give it.
     OomShort,
@@ -44,7 +44,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All of them, in order: of two that explain the same bytes the first one speaks.
+    /// All of them, in order: of two that explain the same bytes the first one counts.
     pub const ALL: [Self; 16] = [
         Self::GraphCapture,
         Self::OomOther,
@@ -87,7 +87,7 @@ impl Rule {
         }
     }
 
-    /// What it has to say, in a few words.
+    /// Its message, in a few words.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -144,12 +144,12 @@ pub enum Level {
     Info,
 }
 
-/// Something to try.
+/// An advice.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Advice {
     /// What, in a sentence.
     pub text: String,
-    /// The same in fewer words: of a setting no more than that.
+    /// The same in fewer words: of a setting only its value.
     #[serde(skip)]
     pub short: String,
     /// The setting, as it is written: `NAME=value`, or an argument.
@@ -158,12 +158,12 @@ pub struct Advice {
     /// Versions that it holds for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub versions: Option<&'static str>,
-    /// Where that is documented.
+    /// Its documentation.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub sources: &'static [&'static str],
 }
 
-/// What a rule says of a process on a device.
+/// The result of a rule for a process on a device.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Card {
     /// The rule.
@@ -174,7 +174,7 @@ pub struct Card {
     pub pid: u32,
     /// Device.
     pub device: Device,
-    /// What is the matter, in a few words.
+    /// The problem, in a few words.
     pub title: &'static str,
     /// The same with figures.
     pub text: String,
@@ -182,13 +182,13 @@ pub struct Card {
     pub size_bytes: u64,
     /// What shows it, a line each.
     pub evidence: Vec<String>,
-    /// What to try, the most promising first.
+    /// The advice, the most promising first.
     pub advice: Vec<Advice>,
     /// Findings that it is computed from, by their field `finding`.
     pub findings: &'static [&'static str],
-    /// How sure: as the least sure of those findings.
+    /// Confidence: the lowest of those findings.
     pub confidence: Confidence,
-    /// What it explains.
+    /// Its subject.
     #[serde(skip)]
     pub(super) about: About,
 }
@@ -201,7 +201,7 @@ impl Card {
     }
 }
 
-/// What a card explains. Two cards about the same explain the same bytes.
+/// The subject of a card. Two cards with the same subject explain the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
     /// A failed request.
@@ -213,7 +213,7 @@ pub(super) enum About {
     Place(Pool, Stacks, Option<u64>),
     /// All blocks of a pool.
     Blocks(Pool),
-    /// What a pool holds and has not handed out.
+    /// Memory that a pool holds and has not handed out.
     Cache(Pool),
     /// What stays while a server sleeps.
     Asleep,
@@ -222,7 +222,7 @@ pub(super) enum About {
 }
 
 impl About {
-    /// Whether this explains what the other does, and maybe more.
+    /// Whether this explains all that the other does, and maybe more.
     pub(super) fn covers(self, other: Self) -> bool {
         match (self, other) {
             (Self::Own, _) => false,
@@ -239,6 +239,6 @@ pub struct NotJudged {
     pub rule: Rule,
     /// Process.
     pub pid: u32,
-    /// What is missing.
+    /// The missing input.
     pub why: &'static str,
 }

@@ -93,7 +93,7 @@ pub(super) fn unexplained(out: &mut Out<'_, '_>) {
     }
 }
 
-/// Bytes of the process beyond its blocks, and of nobody; `None` without figures.
+/// Bytes of the process beyond its blocks, and of no process; `None` without figures.
 fn unexplained_bytes(ledger: &Ledger) -> Option<(u64, u64)> {
     let sheet = ledger.used.as_ref()?;
     Some((bytes(sheet.bytes(Item::BeyondHal)), bytes(sheet.bytes(Item::Unexplained))))

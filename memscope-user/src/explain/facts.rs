@@ -1,4 +1,4 @@
-//! The findings about one process, by kind, and what else rules ask for.
+//! The findings about one process, by kind, and further inputs of rules.
 
 use super::advice::{Advised, Hint, advise};
 use super::card::{About, Card, Level, NotJudged, Rule};
@@ -16,7 +16,7 @@ pub(super) const WORTH_BYTES: u64 = 64 << 20;
 /// Characters of a place.
 const MAX_PLACE: usize = 120;
 
-/// What is known of a process.
+/// The facts about a process.
 #[derive(Debug)]
 pub(super) struct Facts<'a> {
     pub(super) pid: u32,
@@ -73,13 +73,13 @@ impl<'a> Facts<'a> {
         self.devices.iter().find(|found| found.device == device).copied()
     }
 
-    /// Bytes that a device has, where the driver says so.
+    /// Bytes of a device, where the driver reports them.
     pub(super) fn capacity_bytes(&self, device: Device) -> Option<u64> {
         let of_ledger = self.ledgers().filter(|ledger| ledger.device == device).find_map(|it| it.capacity_bytes);
         of_ledger.or_else(|| self.device_use(device).map(|found| found.total_bytes)).filter(|bytes| *bytes > 0)
     }
 
-    /// Most bytes of a device in use by whomever, of the moments for which the driver's figures are known.
+    /// Most bytes of a device in use by all processes, of the moments with figures of the driver.
     pub(super) fn most_used_bytes(&self, device: Device) -> Option<u64> {
         let of_ledgers = self.ledgers().filter(|ledger| ledger.device == device);
         let used = of_ledgers.filter_map(|ledger| ledger.used.as_ref()).map(|sheet| bytes(sheet.total.size_bytes));
@@ -101,17 +101,17 @@ impl<'a> Facts<'a> {
         InForce(self.settings().next().map(|found| &found.settings[..]))
     }
 
-    /// What the losses leave of a finding without a confidence of its own.
+    /// The confidence of a finding without one of its own, after the losses.
     pub(super) fn confidence(&self) -> Confidence {
         Confidence::after(self.end)
     }
 }
 
-/// Settings that a program was started with; `None`: not known.
+/// Settings that a program was started with; `None`: unknown.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InForce<'a>(pub(super) Option<&'a [Setting]>);
 
-/// What is known of a variable at the start of a program.
+/// Knowledge of a variable at the start of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known<'a> {
     /// Nothing.
@@ -123,13 +123,13 @@ pub(super) enum Known<'a> {
 }
 
 impl<'a> InForce<'a> {
-    /// What is known of a variable.
+    /// The knowledge of a variable.
     pub(super) fn value(self, name: &str) -> Known<'a> {
         let Some(settings) = self.0 else { return Known::No };
         settings.iter().find(|setting| setting.name == name).map_or(Known::NotSet, |setting| Known::Set(&setting.value))
     }
 
-    /// Whether a variable's value, or one of its options, is this; `None` if that is not known.
+    /// Whether a variable's value, or one of its options, is this; `None` if unknown.
     pub(super) fn has(self, name: &str, text: &str) -> Option<bool> {
         match self.value(name) {
             Known::No => None,
@@ -147,7 +147,7 @@ pub(super) struct Out<'a, 'b> {
     pub(super) not_judged: Vec<NotJudged>,
 }
 
-/// What a rule says, without what all cards have in common.
+/// A rule's own part of a card.
 #[derive(Debug)]
 pub(super) struct Says<'a> {
     pub(super) device: Device,

@@ -1,9 +1,9 @@
-//! What do the findings of a run mean, and what may help? Rules over findings; each says what it found in a card, with evidence and
-//! advice, or is silent.
+//! What do the findings of a run mean, and what may help? Rules over findings; each puts its result into a card, with
+//! evidence and advice, or is silent.
 //!
-//! Pure: findings in, cards out. A rule decides nothing that a finding has decided: it asks for verdicts and figures. What a program has in
-//! force is not advised ([`settings`](crate::settings)). Of two rules that explain the same bytes the more special one speaks: the
-//! first in [`Rule::ALL`].
+//! Pure: findings in, cards out. A rule never repeats a finding's decision: it uses verdicts and figures. Settings in
+//! force are not advised ([`settings`](crate::settings)). Of two rules that explain the same bytes the more special one
+//! counts: the first in [`Rule::ALL`].
 
 pub mod advice;
 mod card;
@@ -31,17 +31,17 @@ use crate::analyses::{
 };
 use crate::model::RunEnd;
 
-/// Cards of a run that are kept.
+/// Most cards of a run.
 pub const MAX_CARDS: usize = 20;
 
-/// What rules say of a run.
+/// The cards of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
     /// The most urgent first, then those about most bytes.
     pub cards: Vec<Card>,
     /// Further ones.
     pub left_out: u64,
-    /// Rules without what they go by.
+    /// Rules without the findings they need.
     pub not_judged: Vec<NotJudged>,
 }
 
@@ -65,10 +65,10 @@ const RULES: [fn(&mut Out<'_, '_>); 16] = [
     device::unexplained,
 ];
 
-/// The analyses whose findings rules go by; `rules` name owners. With fewer of them fewer rules have something to say.
+/// The analyses that rules need; `rules` name owners. With fewer of them fewer rules have a result.
 #[must_use]
 pub fn analyses(rules: &Arc<RuleSet>) -> Vec<Box<dyn Analysis>> {
-    // What the exit frees is no answer.
+    // Memory freed by the exit is no answer.
     let judged = analyses::judged_leaks_by(rules)
         .freezing(Box::new(FragmentationAnalysis::new(Arc::clone(rules))))
         .freezing(Box::new(DecomposeAnalysis::new(Arc::clone(rules))))

@@ -13,7 +13,7 @@ const FULL_PERCENT: u64 = 95;
 /// Captured graphs, in percent of the device.
 const GRAPHS_PERCENT: u64 = 5;
 
-/// What an owner has at the peak of the pool in which it has the most. Pools nest, so pools are not added up.
+/// An owner's bytes at the peak of the pool in which it has the most. Pools nest, so pools are not added up.
 struct Holds {
     device: Device,
     peak_bytes: u64,

@@ -10,12 +10,12 @@ use crate::text::numbers::{counted, rounded};
 
 /// Places of one finding that get a card.
 const MAX_PLACES: usize = 5;
-/// A cache of fewer bytes is not worth a word.
+/// Smaller caches are not worth a card.
 const CACHE_BYTES: u64 = 1 << 20;
 /// Steps after which a place that leaves a block in each of them would have shown.
 const ENOUGH_STEPS: u32 = 6;
 
-/// Advice for a place; none where no call stack says which place it is.
+/// Advice for a place; none if no call stack names the place.
 fn hints(pool: Pool, stacks: Stacks, is_torch: &'static [Hint], others: &'static [Hint]) -> &'static [Hint] {
     match pool.operators() {
         _ if stacks.is_empty() => &[],
@@ -24,7 +24,7 @@ fn hints(pool: Pool, stacks: Stacks, is_torch: &'static [Hint], others: &'static
     }
 }
 
-/// Blocks of which the call stack is not known.
+/// Blocks without a known call stack.
 fn unnamed(stacks: Stacks) -> Option<String> {
     stacks.is_empty().then(|| "no call stack says where: add --call-stack=python".to_owned())
 }

@@ -10,7 +10,7 @@ use crate::analyses::peaks::Peak;
 use crate::model::{Confidence, Device, Pool, PoolLevel, PoolOperators, StepsFrom};
 use crate::text::numbers::{counted, rounded};
 
-/// Cached bytes, in percent of what a pool holds.
+/// Cached bytes, in percent of the bytes that a pool holds.
 const CACHED_PERCENT: u64 = 30;
 /// Workspaces, in percent of the driver's peak.
 const WORKSPACE_PERCENT: u64 = 10;
@@ -126,9 +126,9 @@ pub(super) fn caches(out: &mut Out<'_, '_>) {
     }
 }
 
-/// Of pools in the driver's memory: what they hold, and what of it is not handed out.
+/// Of pools in the driver's memory: bytes they hold, and bytes of them not handed out.
 fn cached_of(ledger: &Ledger) -> Vec<(Pool, u64, u64)> {
-    let told = ledger.pools.iter().map(|PoolSheets { pool, allocated, reserved }| {
+    let reported = ledger.pools.iter().map(|PoolSheets { pool, allocated, reserved }| {
         let (reserved, allocated) = (bytes(reserved.total.size_bytes), bytes(allocated.total.size_bytes));
         (*pool, reserved, reserved.saturating_sub(allocated))
     });
@@ -142,10 +142,11 @@ fn cached_of(ledger: &Ledger) -> Vec<(Pool, u64, u64)> {
         }
         _ => None,
     });
-    told.filter(|(_, reserved, _)| *reserved > 0).chain(seen).collect()
+    reported.filter(|(_, reserved, _)| *reserved > 0).chain(seen).collect()
 }
 
-/// Mean bytes (cached, held) of the time in which much was cached, if that was at least half of the time up to `until_ns`.
+/// Mean bytes (cached, held) of the time in which much was cached, if that was at least half of the time up to
+/// `until_ns`.
 fn cached_for_half(found: &Fragmentation, until_ns: u64) -> Option<(u64, u64)> {
     let is_high = |sample: &FreeSpaceSample| {
         is_share(sample.last.free_bytes, sample.last.total_bytes, CACHED_PERCENT)

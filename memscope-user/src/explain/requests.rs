@@ -11,14 +11,14 @@ use crate::model::{Confidence, Device, PlaceSum, PoolOperators, Stack, Stacks};
 use crate::text::frame::Frame;
 use crate::text::numbers::{counted, rounded};
 
-/// Free bytes outside of the largest piece, in percent of the free ones, from which on free memory is in pieces.
+/// Free memory counts as in pieces from this percentage of it outside of the largest piece on.
 const PIECES_PERCENT: u64 = 30;
 /// The driver's figures are good for a failed request for so long.
 const FIGURES_NS: u64 = 10_000_000_000;
 /// Holders and other processes in the evidence.
 const MAX_LISTED: usize = 3;
 
-/// A request as it failed last at a place, and how often requests failed there.
+/// The last failure of a request at a place, and the number of failures there.
 struct Failed<'a> {
     oom: &'a Oom,
     count: u64,
@@ -38,7 +38,7 @@ fn failed<'a>(facts: &Facts<'a>) -> Vec<Failed<'a>> {
 }
 
 impl Failed<'_> {
-    /// What was asked for, where, and how often.
+    /// Size, place and number of the requests.
     fn asked(&self) -> String {
         let Self { oom, count } = self;
         let often = if *count > 1 { format!(" ({} here)", counted(*count, "failed request")) } else { String::new() };
@@ -74,7 +74,7 @@ fn pool_line(pool: &PoolAtOom) -> Option<String> {
     Some(format!("{title}: {} in use of {}{}", size(pool.used_bytes), size(reserved), largest.unwrap_or_default()))
 }
 
-/// Who held the most.
+/// The largest holders.
 fn holders(oom: &Oom) -> Vec<String> {
     let places = oom.pools.iter().flat_map(|pool| &pool.groups.places).filter(|sum| !sum.stacks.is_empty());
     let mut places: Vec<_> = places.collect();
@@ -170,7 +170,7 @@ pub(super) fn in_pieces(out: &mut Out<'_, '_>) {
 }
 
 impl Failed<'_> {
-    /// The pool of which settings may help is torch's.
+    /// Whether the pool with helpful settings is torch's.
     fn is_of_torch(&self) -> bool {
         self.oom.most_unused().is_some_and(|pool| pool.operators() == Some(PoolOperators::Torch))
     }
@@ -201,7 +201,7 @@ impl Failed<'_> {
     }
 }
 
-/// What kept mostly empty segments, if the worst moment of a pool was about that of the failure.
+/// Blocks that pinned mostly empty segments, if the worst moment of a pool was about that of the failure.
 fn pins(facts: &Facts<'_>, oom: &Oom) -> Vec<String> {
     const NEAR_NS: u64 = 1_000_000_000;
     let of_device = facts.pieces().filter(|found| found.device == oom.device);

@@ -6,9 +6,9 @@ use super::facts::{Out, Says, WORTH_BYTES, is_share, percent};
 use crate::analyses::sleep::Sleeps;
 use crate::text::numbers::{counted, rounded};
 
-/// What stays, in percent of what was live before.
+/// Memory that stays, in percent of the live memory before.
 const STAYS_PERCENT: u64 = 10;
-/// Sleeps from which on a rise is one.
+/// Fewest sleeps for a rise.
 const RISING_SLEEPS: u64 = 3;
 
 /// `sleep-expandable`.

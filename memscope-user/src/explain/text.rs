@@ -10,7 +10,7 @@ use crate::text::numbers::counted;
 ///
 /// # Errors
 ///
-/// When `out` cannot be written to.
+/// When `out` cannot be written.
 pub fn write(explanation: &Explanation, end: &RunEnd, out: &mut dyn Write) -> io::Result<()> {
     let Explanation { cards, left_out, not_judged } = explanation;
     if cards.is_empty() {

@@ -3,28 +3,28 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Who holds device memory in a living process.
+/// Holders of device memory in a living process.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct Holders {
     /// The process.
     pub pid: u32,
     /// Its short name.
     pub command: String,
-    /// Its interpreter, such as `CPython 3.11`; absent without one that is understood.
+    /// Its interpreter, such as `CPython 3.11`; absent without a known one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
     /// The framework's pool as it is now; absent where none was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<PoolNow>,
-    /// Blocks that were asked for.
+    /// The requested blocks.
     pub asked: Sum,
     /// Blocks with the same holders and the same state, most bytes first.
     pub groups: Vec<Group>,
-    /// All of these blocks by what holds them, as a tree; most bytes first.
+    /// All of these blocks by holder, as a tree; most bytes first.
     pub tree: Vec<Branch>,
     /// What limits this answer, each a sentence.
     pub notes: Vec<String>,
-    /// What it took.
+    /// Effort of the answer.
     pub effort: Effort,
 }
 
@@ -33,7 +33,7 @@ pub struct Holders {
 pub struct Sum {
     /// Blocks.
     pub blocks: u64,
-    /// Bytes; of a block that was named without its size, and that no pool knows, none.
+    /// Bytes; 0 for a block that was named without its size and is in no pool.
     pub size_bytes: u64,
 }
 
@@ -60,7 +60,7 @@ pub struct PoolNow {
     pub live: Sum,
     /// Free pieces.
     pub free: Sum,
-    /// Devices whose blocks changed while they were read: the sums are near, not exact.
+    /// Devices with blocks that changed while they were read: the sums are approximate.
     pub unsure_devices: Vec<u32>,
 }
 
@@ -70,9 +70,9 @@ pub struct PoolNow {
 pub enum State {
     /// By what `held_by` names.
     Held,
-    /// Only objects that hold each other point at it: garbage that is not collected yet.
+    /// Only objects that hold each other refer to it: garbage that is not collected yet.
     Ring,
-    /// No path to a root was found, though something points at it.
+    /// No path to a root was found, though there are references to it.
     NoRoot,
     /// Nothing points at it.
     Nothing,
@@ -85,15 +85,15 @@ pub enum State {
 /// Blocks with the same holders.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Group {
-    /// How they are held.
+    /// State of the blocks.
     pub state: State,
-    /// How many, and their bytes.
+    /// Their number and bytes.
     #[serde(flatten)]
     pub sum: Sum,
-    /// Where they were allocated, if that is known.
+    /// Place of their allocation, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated_at: Option<String>,
-    /// Their holders, best first. To free the blocks, each that is sure has to let go.
+    /// Their holders, best first. To free the blocks, each sure one has to let go.
     pub held_by: Vec<Holder>,
     /// Addresses of the first few.
     pub addresses: Vec<u64>,
@@ -106,14 +106,14 @@ pub struct Holder {
     pub path: String,
     /// False if it may be made of left-overs in memory.
     pub is_sure: bool,
-    /// The objects on the way, from the block outwards.
+    /// The objects of the path, from the block outwards.
     pub through: Vec<String>,
 }
 
-/// A part of the tree: an object and what it leads to.
+/// A part of the tree: an object and the objects it leads to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Branch {
-    /// What is added to the name of the branch above.
+    /// Text added to the name of the branch above.
     pub name: String,
     /// Blocks that are held through it, by their best path.
     #[serde(flatten)]
@@ -132,12 +132,12 @@ const fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-/// What an answer took.
+/// Effort of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Effort {
     /// Time in all.
     pub time_ns: u64,
-    /// Host memory that was looked at.
+    /// Host memory that was scanned.
     pub scanned_bytes: u64,
     /// Pointers in it.
     pub pointers: u64,

@@ -1,5 +1,5 @@
-//! The class of a C++ object, by its first word: that leads into a table of virtual functions, and in front of that lies what
-//! describes the type, with its name. This works in stripped libraries.
+//! The class of a C++ object, by its first word: that points into a table of virtual functions, and in front of that
+//! lies the description of the type, with its name. This works in stripped libraries.
 
 use std::{cell::RefCell, fmt, rc::Rc};
 
@@ -8,11 +8,11 @@ use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
 use super::{memory::Memory, source::ADDRESS_END};
 use crate::hash::HashMap;
 
-/// Longest mangled name that is looked at.
+/// Longest mangled name that is read.
 const MAX_MANGLED: usize = 1024;
 /// Longest name that is kept.
 const MAX_NAME: usize = 300;
-/// Tables that are kept; behind that they are looked at again each time.
+/// Most tables kept; beyond, they are read each time.
 const MAX_KNOWN: usize = 1 << 16;
 
 /// Class names by table.
@@ -43,7 +43,7 @@ impl<'a> Classes<'a> {
         class
     }
 
-    /// Memory of a library that the program does not change: a file, or what the loader has made read-only.
+    /// Memory of a library that the program does not change: a file, or made read-only by the loader.
     fn is_constant(&self, address: u64) -> bool {
         self.memory.mapping(address).is_some_and(|mapping| {
             !mapping.executable && (mapping.is_file() || (mapping.is_anonymous() && !mapping.writable))
@@ -52,7 +52,7 @@ impl<'a> Classes<'a> {
 
     /// `offset to top, type` in front of the functions; of the type, `its own table, name`.
     fn mangled(&self, table: u64) -> Option<String> {
-        /// Says that names are to be compared by their address.
+        /// Flag: names are compared by their address.
         const BY_ADDRESS: u64 = 1 << 63;
         let head = self.memory.words(table.checked_sub(16)?, 2)?;
         let (to_top, type_info) = (head[0], head[1]);
@@ -72,7 +72,7 @@ impl<'a> Classes<'a> {
     }
 }
 
-/// The name of a type as the program has it, or as the compiler has it if that is not understood.
+/// The demangled name of a type, or the mangled one if that fails.
 pub(super) fn demangled(mangled: &str) -> String {
     /// Names of types are parts of symbols; this one stands for the name of a type.
     const PREFIX: &str = "typeinfo name for ";
@@ -141,7 +141,7 @@ mod tests {
         Classes::new(&Memory::new(&image)).class(TABLE + 16).map(|class| class.to_string())
     }
 
-    /// A table, its type and its name, by hand; and each thing that makes it none.
+    /// A table, its type and its name, by hand; and each mistake that makes it none.
     #[test]
     fn classes_by_their_tables() {
         assert_eq!(class(|_| {}).as_deref(), Some("Pool"));

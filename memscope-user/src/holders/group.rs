@@ -6,7 +6,7 @@ use super::{
 };
 use crate::hash::HashMap;
 
-/// Addresses of a group that are shown.
+/// Addresses shown of a group.
 const SHOWN_ADDRESSES: usize = 8;
 
 /// A block and what holds it.
@@ -133,7 +133,7 @@ mod tests {
         groups.iter().map(|group| (text(group), group.sum.blocks, group.sum.size_bytes)).collect()
     }
 
-    /// Numbers that differ become `*`, those that do not stay, and keys are told apart.
+    /// Numbers that differ become `*`, equal ones stay, and different keys stay separate.
     #[test]
     fn numbers_that_differ() {
         let blocks = [
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(found[1].held_by[0].through, ["list[7]", "list[*]"]);
     }
 
-    /// Blocks with a second holder are a group of their own, and so are those that nothing holds.
+    /// Blocks with a second holder are a group of their own, and so are those without any.
     #[test]
     fn other_holders() {
         let nothing = Held { state: State::Nothing, ..held(9, 7, Vec::new()) };

@@ -1,4 +1,4 @@
-//! Memory of a process that was recorded, or made up: what tests and the fuzzer read instead of a living one.
+//! Memory of a process that was recorded, or made up: tests and the fuzzer read this instead of a living one.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Adds a mapping of zeros, all of its pages in memory. What overlaps another one is left out.
+    /// Adds a mapping of zeros, all of its pages in memory. An overlapping one is left out.
     pub(super) fn map(&mut self, mapping: Mapping) {
         let room = (MAX_PAGES - self.pages.len()) as u64 * PAGE;
         let is_apart = |other: &Mapping| other.end <= mapping.start || mapping.end <= other.start;
@@ -43,12 +43,12 @@ impl Image {
         }
     }
 
-    /// Words of all pages, for who changes some of them.
+    /// Number of words of all pages, for changing some of them.
     pub(super) fn words(&self) -> usize {
         self.pages.len() * (PAGE as usize / 8)
     }
 
-    /// Where the word with this number is.
+    /// Address of the word with this number.
     pub(super) fn place(&self, word: usize) -> Option<u64> {
         let per_page = PAGE as usize / 8;
         let (page, _) = self.pages.iter().nth(word / per_page)?;

@@ -24,15 +24,15 @@ use crate::os::{
     process, rights,
 };
 
-/// Mappings that are looked at: more than `vm.max_map_count` allows by default.
+/// Most mappings read: more than `vm.max_map_count` allows by default.
 const MAX_MAPPINGS: usize = 200_000;
-/// Threads that are looked at.
+/// Most threads read.
 const MAX_THREADS: usize = 8192;
 /// Pages looked up in all: 1 TiB of address space.
 const MAX_STATES: u64 = 1 << 28;
 /// States that are read at once.
 const STATES: u64 = 1 << 16;
-/// What the kernel takes in one call.
+/// The kernel's limit of one call.
 const MAX_PIECES: usize = 1000;
 
 /// Why a process cannot be read.
@@ -55,17 +55,17 @@ pub enum OpenError {
         /// Another user's.
         is_others: bool,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("failed to read process {pid}")]
     Other {
         /// Its number.
         pid: u32,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A process that is read.
+/// A process to read.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
@@ -84,7 +84,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// If there is none, or it may not be read.
+    /// If there is none, or reading is not permitted.
     pub fn open(pid: u32) -> Result<Self, OpenError> {
         let started = process::start_ticks(pid).ok_or(OpenError::NoProcess { pid })?;
         let text = maps::read(pid).map_err(|error| refusal(pid, error))?;
@@ -184,7 +184,7 @@ impl Source for Process {
             let remote: Vec<RemoteIoVec> =
                 addresses.iter().map(|address| RemoteIoVec { base: *address as usize, len }).collect();
             let got = process_vm_readv(self.process(), &mut [IoSliceMut::new(to)], &remote).unwrap_or(0);
-            // The call ends at the first piece that cannot be read.
+            // The call ends at the first unreadable piece.
             let whole = got / len;
             for (address, to) in addresses.iter().zip(to.chunks_mut(len)).skip(whole) {
                 let got = self.read(*address, to);
@@ -249,7 +249,7 @@ impl Source for Process {
 }
 
 impl Presence {
-    /// A page, by what `/proc/<pid>/pagemap` says of it.
+    /// A page, by its entry in `/proc/<pid>/pagemap`.
     fn add(&mut self, state: u64, start: u64, end: u64) {
         const PRESENT: u64 = 1 << 63;
         const SWAPPED: u64 = 1 << 62;
@@ -274,7 +274,7 @@ fn stack_pointer(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Our own memory is read in each way, and memory that is not there is no bytes, or zeros.
+    /// Our own memory is read in each way, and unmapped memory gives no bytes, or zeros.
     #[test]
     fn our_own_memory() {
         let process = Process::open(std::process::id()).expect("ours");

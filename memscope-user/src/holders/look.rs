@@ -16,9 +16,9 @@ use super::{
 };
 use crate::hash::HashMap;
 
-/// Blocks that are looked at for one answer; of more the largest.
+/// Most blocks of one answer, the largest.
 const MAX_BLOCKS: usize = 20_000;
-/// How long paths are searched for; what was not looked at by then is said.
+/// Longest search for paths; the answer says what was not searched by then.
 const PATIENCE_S: u64 = 60;
 
 /// Which blocks are asked for.
@@ -32,14 +32,14 @@ pub enum Which {
     These(Vec<Asked>),
 }
 
-/// A block that is asked for.
+/// A requested block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// Where it is on the device.
     pub address: u64,
-    /// Its size, if that is known.
+    /// Its size, if known.
     pub size_bytes: Option<u64>,
-    /// Where it was allocated, if that is known.
+    /// Place of its allocation, if known.
     pub allocated_at: Option<String>,
 }
 
@@ -126,7 +126,7 @@ fn ranges(which: &Which) -> Vec<Range<u64>> {
         .collect()
 }
 
-/// A block that is looked for.
+/// A block to search for.
 #[derive(Clone, Debug)]
 struct Block {
     address: u64,
@@ -135,7 +135,7 @@ struct Block {
     is_free: bool,
 }
 
-/// The blocks, largest first, and how many more there are.
+/// The blocks, largest first, and the number of further ones.
 fn chosen(which: &Which, pool: Result<&Pool, &Missing>) -> Result<(Vec<Block>, u64), Refused> {
     let live = |pool: &Pool| {
         let live = pool.blocks.iter().filter(|block| block.is_live);
@@ -163,7 +163,7 @@ fn chosen(which: &Which, pool: Result<&Pool, &Missing>) -> Result<(Vec<Block>, u
     Ok((blocks, if matches!(which, Which::Largest(_)) { 0 } else { more }))
 }
 
-/// A block with what the pool knows of it: an address within one is that one.
+/// A block with the pool's facts about it: an address within one means that one.
 fn known(asked: &Asked, pool: Option<&Pool>) -> Block {
     let known = pool.and_then(|pool| {
         let mut blocks = pool.blocks.iter();
@@ -177,7 +177,8 @@ fn known(asked: &Asked, pool: Option<&Pool>) -> Block {
     }
 }
 
-/// Searches, then reads again: paths that have changed meanwhile are searched for once more, and shown only if they stay.
+/// Searches, then reads again: paths that have changed meanwhile are searched for once more, and shown only if they
+/// stay.
 fn search_all(graph: &Graph<'_>, blocks: &[Block], question: &Question, begin: Instant) -> (Vec<Held>, u64) {
     let mut found: HashMap<usize, Found> = HashMap::default();
     let mut unsearched = 0;
@@ -282,7 +283,7 @@ fn effort(pointers: &Pointers, begin: Instant) -> Effort {
     }
 }
 
-/// What is not known, by name.
+/// Names the unknown parts.
 fn notes(
     source: &dyn Source,
     python: &Result<Option<Python<'_>>, String>,
@@ -299,7 +300,8 @@ fn notes(
         Ok(Some(_)) => {}
     }
     if let Allocator::Other(name) = heap::allocator(source) {
-        notes.push(format!("C++ objects are not followed: the process has {name}, whose blocks are not understood"));
+        notes
+            .push(format!("C++ objects are not followed: the process has {name}, an allocator with an unknown layout"));
     }
     let figures = pointers.figures;
     if figures.is_full || figures.left_out_bytes > 0 {

@@ -1,13 +1,13 @@
-//! Memory of the process by pages, each of which is read once: what is shown is one moment of each page.
+//! Memory of the process by pages, each of which is read once: an answer shows one moment of each page.
 
 use std::cell::RefCell;
 
 use super::source::{ADDRESS_END, Mapping, PAGE, Source};
 use crate::hash::HashMap;
 
-/// Pages that are kept: 64 MiB. With more, all are forgotten and read again where they are needed.
+/// Most pages kept: 64 MiB. Beyond, all are dropped and read again when needed.
 const MAX_PAGES: usize = 16 << 10;
-/// Longest piece that is read at once.
+/// Longest piece read at once.
 const MAX_PIECE: usize = 64 << 20;
 
 type Page = [u8; PAGE as usize];
@@ -28,12 +28,12 @@ impl<'a> Memory<'a> {
         self.source
     }
 
-    /// Forgets all pages: what is asked for next is as it is then.
+    /// Drops all pages: later reads see the memory as it is then.
     pub(super) fn forget(&self) {
         self.pages.borrow_mut().clear();
     }
 
-    /// The mapping that has an address.
+    /// The mapping of an address.
     pub(super) fn mapping(&self, address: u64) -> Option<&'a Mapping> {
         self.mapping_at(address).map(|at| &self.source.mappings()[at])
     }
@@ -56,7 +56,7 @@ impl<'a> Memory<'a> {
         page.as_deref().map(look)
     }
 
-    /// Never outside of what is mapped.
+    /// Never outside of mappings.
     fn read_page(&self, start: u64) -> Option<Box<Page>> {
         self.mapping(start).filter(|mapping| mapping.readable)?;
         let mut page = Box::new([0; PAGE as usize]);

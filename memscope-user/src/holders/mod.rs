@@ -1,13 +1,13 @@
-//! Who still holds a device block: the path from a root of the program down to it, through objects of Python and C++, read out
-//! of the host memory of a living process.
+//! Which objects still hold a device block? The path from a root of the program down to it, through objects of Python
+//! and C++, read out of the host memory of a living process.
 //!
-//! Nothing runs in the process, it is not stopped, and no debug symbols are needed. One pass over its memory writes down
-//! each word that is a pointer (`pointers`); each step from a block up is then a look-up. `heap` says which block of which
-//! allocator a word lies in, `python` and `cpp` what that is, `graph` whether the word counts and what it is called,
-//! and `pool` which blocks the framework's allocator has. Before a path is shown each word of it is read again.
+//! No code runs in the process, it is not stopped, and no debug symbols are needed. One pass over its memory records
+//! each word that is a pointer (`pointers`); each step from a block up is then a look-up. `heap` finds the block and
+//! allocator of a word, `python` and `cpp` its object, `graph` decides whether the word counts and names it, and `pool`
+//! has the blocks of the framework's allocator. Before a path is shown each word of it is read again.
 //!
-//! Everything that is read is hostile: chains, trees, counts and names are bounded, and no value of the process is an index or
-//! a length without a check. Memory is read through `source`, so that tests and the fuzzer read images instead.
+//! All data read is hostile: chains, trees, counts and names are bounded, and no value of the process is an index or a
+//! length without a check. Memory is read through `source`, so that tests and the fuzzer read images instead.
 
 mod answer;
 #[cfg(feature = "trace")]

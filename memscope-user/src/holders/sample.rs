@@ -1,5 +1,5 @@
-//! A small process by hand: an interpreter like `CPython` 3.11 with a module, dicts, lists, a tensor and its storage. Tests ask
-//! it; the fuzzer changes words of it.
+//! A small process by hand: an interpreter like `CPython` 3.11 with a module, dicts, lists, a tensor and its storage.
+//! Tests query it; the fuzzer changes words of it.
 
 use super::{
     image::Image,
@@ -196,7 +196,7 @@ pub(super) fn program() -> (Sample, Vec<u64>) {
     let list = sample.list(&[first, second]);
     let cache = sample.dict(&[("k", list), ("odd key", shared)]);
     sample.module("__main__", &[("cache", cache), ("last", shared)]);
-    // A list that has itself.
+    // A list that contains itself.
     let alone = sample.list(&[ring, 0]);
     let items = alone + 24;
     let place = sample.image_word(items);
@@ -212,7 +212,7 @@ impl Sample {
     }
 }
 
-/// Asks about the program after some words of it were changed: each change is where, in what way, and to what.
+/// Queries the program after some words of it were changed: each change has a place, a kind and a value.
 #[cfg_attr(not(feature = "fuzzing"), expect(dead_code, reason = "the fuzzer's"))]
 pub(super) fn changed(bytes: &[u8]) {
     const MAX_CHANGES: usize = 200;
@@ -239,7 +239,7 @@ pub(super) fn changed(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// What the program holds, by hand: in a list in a dict, by a key that is no name, by a variable, in a ring, not at all.
+    /// The program's holders, by hand: a list in a dict, a key that is no name, a variable, a ring, none.
     #[test]
     fn holders_of_the_program() {
         let (sample, blocks) = program();
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(sample.ask(&blocks), expected);
     }
 
-    /// What freed memory still has in it holds nothing: items behind the end of a list, keys that were never used, blocks that
+    /// Left-overs in freed memory hold nothing: items behind the end of a list, keys that were never used, blocks that
     /// malloc has back.
     #[test]
     fn left_overs_hold_nothing() {
@@ -269,7 +269,7 @@ mod tests {
         let other = sample.list(&[freed]);
         sample.module("__main__", &[("d", dict)]);
         let chunk = other - 32;
-        // The next chunk says that this one is free.
+        // The next chunk marks this one as free.
         let size = sample.image_word(chunk + 8) & !7;
         let next = sample.image_word(chunk + size + 8);
         sample.image.put(chunk + size + 8, next & !1);

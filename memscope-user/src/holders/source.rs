@@ -1,15 +1,15 @@
-//! What a process is read through: a living one, or an image of one in tests.
+//! Access to a process: a living one, or an image of one in tests.
 
 use std::fmt::Debug;
 
 use super::symbols::Symbols;
 
-/// Memory is looked at in pieces of this size, whatever the pages of the machine are.
+/// Memory is read in pieces of this size, independent of the machine's pages.
 pub(super) const PAGE: u64 = 4096;
 /// Behind the last address of user space: 48 bits on both architectures.
 pub(super) const ADDRESS_END: u64 = 1 << 48;
 
-/// What is behind a mapping.
+/// The memory behind a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backing {
     /// Memory of the process alone: heaps, stacks of threads, data that starts as zeros.
@@ -20,7 +20,7 @@ pub(super) enum Backing {
     Stack,
     /// A regular file.
     File,
-    /// A device, the kernel's own pages, or anything else that is not read.
+    /// A device, the kernel's own pages, or any other memory that is not read.
     Other,
 }
 
@@ -49,7 +49,7 @@ impl Mapping {
         matches!(self.backing, Backing::File)
     }
 
-    /// Memory in which heaps lie.
+    /// Memory that may contain heaps.
     pub(super) const fn is_anonymous(&self) -> bool {
         matches!(self.backing, Backing::Anonymous | Backing::Heap)
     }
@@ -78,19 +78,19 @@ pub(super) struct Thread {
 pub(super) struct Presence {
     /// Runs of pages: start and end.
     pub(super) runs: Vec<(u64, u64)>,
-    /// Pages that are swapped out, which are not read: reading would bring them in.
+    /// Pages that are swapped out, and not read: reading would bring them in.
     pub(super) swapped: u64,
 }
 
-/// Reads of a process what `holders` needs. Everything that comes from here is hostile.
+/// Reads the parts of a process that `holders` needs. All of it is hostile.
 pub(super) trait Source: Sync + Debug {
     /// Sorted by address, apart from each other.
     fn mappings(&self) -> &[Mapping];
 
-    /// Reads from `address` on, as much as there is; gives the number of bytes.
+    /// Reads from `address` on, as much as is readable; returns the number of bytes.
     fn read(&self, address: u64, to: &mut [u8]) -> usize;
 
-    /// Reads `len` bytes at each address, as close together in time as can be. What cannot be read is zeros.
+    /// Reads `len` bytes at each address, as close together in time as possible. Unreadable bytes are zeros.
     fn read_pieces(&self, addresses: &[u64], len: usize) -> Vec<u8> {
         let mut bytes = vec![0; addresses.len() * len];
         for (address, piece) in addresses.iter().zip(bytes.chunks_mut(len.max(1))) {

@@ -34,7 +34,7 @@ pub(super) struct Symbol {
     pub(super) name: Box<str>,
 }
 
-/// What a file says of its data.
+/// A file's description of its data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Symbols {
     /// By address.
@@ -75,7 +75,7 @@ impl Symbols {
         self.objects.iter().find(|symbol| &*symbol.name == name).map(|symbol| symbol.vaddr)
     }
 
-    /// The variable at an address, and how far into it that is.
+    /// The variable at an address, and the offset in it.
     pub(super) fn at(&self, vaddr: u64) -> Option<(&Symbol, u64)> {
         let behind = self.objects.partition_point(|symbol| symbol.vaddr <= vaddr);
         let symbol = self.objects.get(behind.checked_sub(1)?)?;
@@ -128,13 +128,13 @@ mod tests {
 
     use super::*;
 
-    /// Makes sure that a library's variables are found by name and by address, and what is in between is none of them.
+    /// A library's variables are found by name and by address, and the bytes in between belong to none of them.
     #[test]
     fn variables_of_libc() {
         let paths = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib/aarch64-linux-gnu/libc.so.6", "/lib64/libc.so.6"];
         let file = paths.iter().find_map(|path| File::open(path).ok()).expect("a C library");
         let symbols = Symbols::of_file(file).expect("an ELF file");
-        // Both are words by their manual pages.
+        // Both are words, as their manual pages document.
         for name in ["stdin", "environ"] {
             let vaddr = symbols.vaddr_of(name).expect(name);
             assert!(symbols.first_vaddr < vaddr && vaddr + 8 <= symbols.end_vaddr);

@@ -8,14 +8,14 @@ use crate::{
     text::numbers::{counted, rounded, seconds},
 };
 
-/// Groups that are shown.
+/// Groups shown.
 const MAX_GROUPS: usize = 20;
 
 /// Writes an answer; `tree`: by object as well.
 ///
 /// # Errors
 ///
-/// When `out` cannot be written to.
+/// When `out` cannot be written.
 pub fn write_text(found: &Holders, tree: bool, out: &mut dyn Write) -> io::Result<()> {
     let Holders { pid, command, python, pool, asked, .. } = found;
     let python = python.as_ref().map(|python| format!(", {python}")).unwrap_or_default();
@@ -117,7 +117,7 @@ fn write_holders(holders: &[Holder], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// What is said where nothing is named.
+/// Text for blocks without a named holder.
 const fn state_text(state: State) -> &'static str {
     match state {
         State::Held => "held",

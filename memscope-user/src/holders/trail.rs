@@ -1,4 +1,4 @@
-//! What a path is called: `__main__.model.layers[3].weight`, as a person would write it.
+//! The name of a path: `__main__.model.layers[3].weight`, as a person would write it.
 
 use std::fmt::{self, Display};
 
@@ -21,9 +21,10 @@ pub(super) enum Segment {
     Item,
     /// A variable that an inner function has from outside.
     Closure(String),
-    /// A variable of a function: of one that runs, of a generator or a coroutine that waits, or of a frame that is kept.
+    /// A variable of a function: of one that runs, of a generator or a coroutine that waits, or of a frame that is
+    /// kept.
     Local { name: String, function: String },
-    /// An object that is named by its type.
+    /// An object named by its type.
     Object(String),
 }
 
@@ -45,7 +46,7 @@ impl Display for Segment {
     }
 }
 
-/// The whole name, and what lies on the way.
+/// The whole name, and the objects of the path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Trail {
     /// From the root on.
@@ -71,7 +72,7 @@ pub(super) fn spelt(segments: &[Segment]) -> String {
         }
     };
     for segment in segments {
-        // What follows a variable is looked up in it, up to the next object with a name of its own.
+        // The rest of a variable's path is looked up in it, up to the next object with a name of its own.
         if matches!(segment, Segment::Local { .. } | Segment::Object(_) | Segment::Closure(_)) {
             end(&mut text, function.take());
         }
@@ -88,13 +89,13 @@ pub(super) fn spelt(segments: &[Segment]) -> String {
 }
 
 impl Trail {
-    /// The part that a person can let go of: what an autograd graph has below it is one with its loss.
+    /// The part that a person can let go of: an autograd graph is one with its loss.
     pub(super) fn holder(&self) -> String {
         let own = self.segments.iter().position(|segment| matches!(segment, Segment::Object(_)));
         spelt(&self.segments[..own.filter(|own| *own > 0).unwrap_or(self.segments.len())])
     }
 
-    /// With names that need no explanation: a module of torch keeps what it has in three dicts.
+    /// With names that need no explanation: a module of torch keeps its contents in three dicts.
     pub(super) fn tidy(mut self) -> Self {
         const DICTS: [&str; 3] = ["_modules", "_parameters", "_buffers"];
         let mut tidied: Vec<Segment> = Vec::with_capacity(self.segments.len());
@@ -125,7 +126,7 @@ impl Trail {
     }
 }
 
-/// What is in brackets that is no number.
+/// The contents of brackets, unless a number.
 fn without_key(text: &str) -> String {
     let Some((head, rest)) = text.split_once('[') else { return text.to_owned() };
     let inner = rest.strip_suffix(']').unwrap_or(rest);

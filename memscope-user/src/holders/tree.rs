@@ -1,4 +1,4 @@
-//! All blocks by what holds them: which object of the program leads to how much memory of the device.
+//! All blocks by holder: the device memory behind each object of the program.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use super::{
     trail::{Segment, spelt},
 };
 
-/// Branches below one that are shown, ...
+/// Branches shown below one, ...
 const MAX_CHILDREN: usize = 20;
 /// ... how deep, ...
 const MAX_DEPTH: usize = 12;
-/// ... and the least part of all bytes that is.
+/// ... and the smallest part of all bytes shown.
 const LEAST_PART: u64 = 200;
 
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ struct Part {
     children: BTreeMap<Segment, Part>,
 }
 
-/// The tree of the blocks that something is sure to hold.
+/// The tree of the blocks with a sure holder.
 pub(super) fn tree(blocks: &[Held]) -> Vec<Branch> {
     let mut root = Part::default();
     for block in blocks.iter().filter(|block| block.state == State::Held) {
@@ -51,14 +51,14 @@ fn add(root: &mut Part, path: &[Segment], others: &[Vec<Segment>], size_bytes: u
     for (at, segment) in path.iter().enumerate() {
         part = part.children.entry(segment.clone()).or_default();
         part.held.add(size_bytes);
-        // What all paths come by lets go of the block when it goes.
+        // An object on all paths frees the block when it goes.
         if others.iter().all(|other| other.get(..=at) == path.get(..=at)) {
             part.retained_bytes = part.retained_bytes.saturating_add(size_bytes);
         }
     }
 }
 
-/// The largest branches, and the bytes of those that are left out.
+/// The largest branches, and the bytes of the other ones.
 fn branches(parts: BTreeMap<Segment, Part>, least: u64, depth: usize) -> (Vec<Branch>, u64) {
     let mut all: Vec<(String, Part)> = parts.into_iter().map(|(segment, part)| joined(segment, part)).collect();
     all.sort_by(|(a, left), (b, right)| right.held.size_bytes.cmp(&left.held.size_bytes).then_with(|| a.cmp(b)));
@@ -76,7 +76,7 @@ fn branches(parts: BTreeMap<Segment, Part>, least: u64, depth: usize) -> (Vec<Br
     (shown, left_out)
 }
 
-/// A branch with one part that has all of it is one with that.
+/// A branch with one part that has all of it is joined with that.
 fn joined(segment: Segment, mut part: Part) -> (String, Part) {
     let mut name = vec![segment];
     while part.children.len() == 1 {
@@ -110,7 +110,7 @@ mod tests {
         Held { address: 0, size_bytes, allocated_at: None, state: State::Held, paths }
     }
 
-    /// By hand: a cache with two lists, of which a second path reaches one block; and a single weight.
+    /// By hand: a cache with two lists, and a second path to one of the blocks; and a single weight.
     #[test]
     fn bytes_by_branch() {
         let blocks = [

@@ -1,7 +1,8 @@
-//! What analyses found of blocks, in the rows of a dump: in a copy, or in the dump itself if that was asked for.
+//! Results of analyses in the rows of a dump: in a copy, or in the dump itself if requested.
 //!
-//! `inefficient_type` or `owner` of a block goes to the end of the Attr of its MALLOC row; an earlier one is replaced. All other bytes
-//! stay as they are (msMemScope rewrites the whole file, with other line ends and without the quotes around names).
+//! `inefficient_type` or `owner` of a block goes to the end of the Attr of its MALLOC row; an earlier one is replaced.
+//! All other bytes are unchanged (msMemScope rewrites the whole file, with other line ends and without the quotes
+//! around names).
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -38,7 +39,7 @@ impl Destination {
     ///
     /// # Errors
     ///
-    /// When something is there that is not to be replaced.
+    /// When a file exists that must not be replaced.
     pub fn copy(dump: &Path, path: PathBuf, forced: bool) -> Result<Self, AnnotateError> {
         let Ok(there) = path.symlink_metadata() else { return Ok(Self::New(path)) };
         if path.canonicalize().ok() == dump.canonicalize().ok() {
@@ -85,7 +86,7 @@ impl Annotations {
 pub enum Destination {
     /// A new file, which must not exist.
     New(PathBuf),
-    /// A file, in the place of an older one.
+    /// A file that replaces an older one.
     Replace(PathBuf),
     /// The file itself.
     InPlace,
@@ -100,7 +101,7 @@ pub enum AnnotateError {
     /// The output cannot be written.
     #[error("cannot write `{}`", path.display())]
     Io {
-        /// What was written.
+        /// The output.
         path: PathBuf,
         /// Why not.
         #[source]
@@ -109,7 +110,7 @@ pub enum AnnotateError {
     /// The output cannot be written.
     #[error("cannot write `{}`", path.display())]
     Database {
-        /// What was written.
+        /// The output.
         path: PathBuf,
         /// Why not.
         #[source]
@@ -198,7 +199,7 @@ fn copy_stacks(dump: &Path, place: &FilePlace, to: &Destination) -> io::Result<(
     copied.map(drop).inspect_err(|_| copy.remove())
 }
 
-/// Makes a new file; where an old one is to be replaced it goes first.
+/// Makes a new file; an old one to replace is removed first.
 fn create(path: &Path, marks: &Annotations, to: &Destination) -> io::Result<(FilePlace, File)> {
     let place = FilePlace::reach(path, marks.owner)?;
     if matches!(to, Destination::Replace(_)) {
@@ -297,7 +298,7 @@ fn annotate_db(dump: &Path, marks: &Annotations, to: &Destination, watch: Watch<
     update_db(&place.path(), marks, watch).map_err(|source| AnnotateError::Database { path: path.to_owned(), source })
 }
 
-/// Copies a database into a new file, and what is still in its log.
+/// Copies a database into a new file, with the rows still in its log.
 fn copy_db(dump: &Path, mut copy: File, place: &FilePlace) -> io::Result<()> {
     const LOG: &str = "-wal";
     io::copy(&mut File::open(dump)?, &mut copy)?;
@@ -311,7 +312,7 @@ fn copy_db(dump: &Path, mut copy: File, place: &FilePlace) -> io::Result<()> {
 fn update_db(path: &Path, marks: &Annotations, watch: Watch<'_>) -> rusqlite::Result<u64> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = sqlite_vfs::open(path, flags)?;
-    // Triggers of a file from elsewhere are not ours to run.
+    // Triggers of a foreign file must not run.
     connection.execute_batch("PRAGMA trusted_schema = OFF")?;
     connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     let table: String = connection.query_row(
@@ -322,7 +323,7 @@ fn update_db(path: &Path, marks: &Annotations, watch: Watch<'_>) -> rusqlite::Re
     let transaction = connection.transaction()?;
     let mut count = 0;
     {
-        // Rows are looked at, then those with a mark are written: each is half of the work.
+        // Rows are read, then those with a mark are written: each is half of the work.
         let last: i64 =
             transaction.query_row(&format!("SELECT coalesce(max(rowid), 0) FROM {table}"), [], |row| row.get(0))?;
         let half = last.max(1).unsigned_abs();
@@ -356,7 +357,7 @@ fn update_db(path: &Path, marks: &Annotations, watch: Watch<'_>) -> rusqlite::Re
     Ok(count)
 }
 
-/// The object with a mark at its end. The order of the other keys stays: readers look for their text.
+/// The object with a mark at its end. The order of the other keys stays: readers search for their text.
 fn marked_json(attr: &str, key: &str, mark: &str) -> String {
     let mut text = attr.trim_end().trim_end_matches('}').to_owned();
     let earlier = format!(",\"{key}\":\"");
@@ -383,7 +384,7 @@ mod tests {
         format!("{id},MALLOC,PTA,N/A,1,5,5,0,0x10,\"{{allocation_id:{number},size:64{more}}}\",,\r\n")
     }
 
-    /// Only the row of the block changes, in a new file; the dump stays as it is, unless that was asked for.
+    /// Only the row of the block changes, in a new file; the dump is unchanged, unless requested.
     #[test]
     fn csv_rows_are_marked() {
         let folder = tempfile::tempdir().expect("folder");
@@ -410,7 +411,8 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 2);
     }
 
-    /// The table of stacks that rows refer to goes with the copy, under the name at which its rows look for it; a marked dump keeps its own.
+    /// The table of stacks that rows refer to is copied, too, under the name that its rows refer to; a marked dump
+    /// keeps its own.
     #[test]
     fn stacks_go_with_a_copy() {
         let folder = tempfile::tempdir().expect("folder");

@@ -93,8 +93,8 @@ impl<'a> Attr<'a> {
         Ok(attr)
     }
 
-    /// Parses the JSON spelling; numbers are taken like strings of digits. Of keys that come twice the last one counts.
-    /// `unescaped` is room for texts that are not in the cell as they are.
+    /// Parses the JSON spelling; numbers are taken like strings of digits. Of repeated keys the last one counts.
+    /// `unescaped` holds texts that differ from their spelling in the cell.
     pub(super) fn of_json(text: &'a str, unescaped: &'a mut Vec<(String, String)>) -> Result<Self, Fault> {
         let mut attr = Self::default();
         if text.is_empty() || text == "{}" {
@@ -133,7 +133,7 @@ impl<'a> Attr<'a> {
         self.0[key as usize]
     }
 
-    /// A decimal number; none if the key is not there or says that it is not known.
+    /// A decimal number; `None` if the key is missing or its value unknown.
     pub(super) fn number(&self, key: Key) -> Result<Option<u64>, Fault> {
         let known = self.get(key).filter(|value| *value != NOT_AVAILABLE);
         known.map(|value| number(COLUMN, value)).transpose().map_err(|fault| named(key, fault))
@@ -150,10 +150,10 @@ impl<'a> Attr<'a> {
     }
 }
 
-/// Gives `take` the keys and values of a JSON object of strings that need no unescaping, as both tools write nearly all of
-/// them; `None` if it is another one, or if `take` has had a key before, which is for the parser.
+/// Calls `take` with the keys and values of a JSON object of strings without escapes, as both tools write nearly all of
+/// them; `None` if it is another one, or if `take` has had a key before: the parser decides then.
 fn plain<'a>(text: &'a str, mut take: impl FnMut(&'a str, &'a str) -> bool) -> Option<()> {
-    // All of them are looked at, which is faster than to stop.
+    // Reads all bytes, which is faster than stopping.
     let escapes = text.bytes().fold(0, |count: u32, byte| count.wrapping_add(u32::from(byte == b'\\' || byte < b' ')));
     if escapes > 0 {
         return None;
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(attr.number(Key::Size).expect_err("no number").what, "size: `x` is not a decimal number");
     }
 
-    /// What is read without the parser is what the parser says, and only what JSON is.
+    /// Results without the parser equal the parser's, and only JSON is accepted.
     #[test]
     fn plain_objects_are_those_of_json() {
         let cases = [

@@ -1,11 +1,11 @@
-//! Cells of rows as the numbers that they stand for, and what is wrong with those that stand for none.
+//! Cells of rows as numbers, and the faults of cells that are none.
 
 use crate::model::Device;
 
-/// Stands for what is not known.
+/// Placeholder of an unknown value.
 pub(super) const NOT_AVAILABLE: &str = "N/A";
 
-/// What is wrong with a row, and in which column.
+/// The fault of a row, and its column.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) column: &'static str,
@@ -20,7 +20,7 @@ pub(super) enum Digits<'a> {
 }
 
 impl Digits<'_> {
-    /// The number, which a text has to spell strictly.
+    /// The number; a text has to spell it strictly.
     pub(super) fn number(self, column: &'static str) -> Result<u64, Fault> {
         match self {
             Self::Text(text) => number(column, text),
@@ -51,7 +51,7 @@ pub(super) fn number(column: &'static str, text: &str) -> Result<u64, Fault> {
     plain_number(text.as_bytes()).ok_or_else(|| not(column, text, "a decimal number"))
 }
 
-/// `N/A` is a process that is not known.
+/// `N/A` is an unknown process.
 pub(super) fn process_number(column: &'static str, cell: Digits<'_>) -> Result<u32, Fault> {
     if matches!(cell, Digits::Text(NOT_AVAILABLE)) {
         return Ok(0);
@@ -88,7 +88,7 @@ pub(super) fn address(column: &'static str, text: &str) -> Result<u64, Fault> {
             b'A'..=b'F' => byte - b'A' + 10,
             _ => return None,
         };
-        // Leading zeros are none too many.
+        // Leading zeros are allowed.
         (number >> 60 == 0).then_some(number << 4 | u64::from(digit))
     };
     let number = match text.strip_prefix("0x") {

@@ -1,7 +1,7 @@
 //! CSV dumps, by us and by msMemScope, read as they are.
 //!
-//! A row ends at a newline outside of quotes. Inside of quotes, `""` is a quote (RFC 4180, ours), and so is a quote that
-//! neither a comma nor the end of the line follows (msMemScope does not escape them). Where a mark's name of
+//! A row ends at a newline outside of quotes. Inside of quotes, `""` is a quote (RFC 4180, ours), and so is a quote
+//! that neither a comma nor the end of the line follows (msMemScope does not escape them). If the name of a mark of
 //! msMemScope still does not fit, the numbers behind it show its end.
 
 mod split;
@@ -37,24 +37,24 @@ const TIME_COLUMN: usize = 4;
 const PROCESS_COLUMN: usize = 5;
 /// Columns without stacks, as early versions wrote them.
 const MIN_COLUMNS: usize = 10;
-/// Bytes that are looked at again because a quote was not closed, in one file: about 16 times the longest row. Beyond that, what
-/// such a quote has swallowed is left out with it, so a hostile file takes no longer than its length.
+/// Most bytes read again because a quote was not closed, in one file: about 16 times the longest row. Beyond that, the
+/// bytes that such a quote has swallowed are dropped with it, so the time for a hostile file is linear in its length.
 const MAX_AGAIN_BYTES: usize = 64 << 20;
 /// A file with a line beyond this is refused: no dump has one, and a hole of gigabytes is not read to its end.
 const MAX_LONG_LINE_BYTES: usize = 64 << 20;
-/// Lines of a mark's name that is not escaped.
+/// Most lines of an unescaped name of a mark.
 const MAX_NAME_LINES: u64 = 256;
 const OPEN_QUOTE: &str = "a quote is not closed";
 const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// What was read.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Raw {
     /// A row in its cells.
     Row,
     /// Bytes that are no row. They are noted.
     Bad,
-    /// Nothing: the file, or the part of it, has ended.
+    /// Nothing: the end of the file, or of its part.
     End,
 }
 
@@ -74,11 +74,11 @@ pub(crate) struct CsvReader<R> {
     cells: [Cell; COLUMNS.len()],
     known: Known,
     tally: Tally,
-    /// Within a line that is longer than a row can be.
+    /// Within a line that is longer than any row.
     in_long_line: bool,
     /// Bytes of that line behind its first [`MAX_ROW_BYTES`].
     long_bytes: usize,
-    /// What is left of [`MAX_AGAIN_BYTES`].
+    /// The rest of [`MAX_AGAIN_BYTES`].
     again_bytes: usize,
 }
 
@@ -122,7 +122,7 @@ impl<R: Read> CsvReader<R> {
         Self::with_header(input, path, header)
     }
 
-    /// Reads the first line, of which `header` makes the number of columns.
+    /// Reads the first line; `header` returns the number of columns.
     fn with_header(input: R, path: &Path, header: fn(&[u8]) -> Result<usize, String>) -> Result<Self, InputError> {
         let (input, cells) = (Window::new(input, MAX_ROW_BYTES), Default::default());
         let known = Known::with(Arc::new(StackTable::beside(path)));
@@ -151,27 +151,28 @@ impl<R: Read> CsvReader<R> {
         Ok(reader)
     }
 
-    /// Bytes of the row that was read last, without the newline.
+    /// Bytes of the last row, without the newline.
     pub(crate) fn raw(&self) -> &[u8] {
         self.input.row()
     }
 
-    /// Bytes of the file that were read.
+    /// Bytes read of the file.
     pub(crate) const fn read_bytes(&self) -> u64 {
         self.read_bytes
     }
 
-    /// Cell of the row that was read last.
+    /// Cell of the last row.
     pub(crate) fn cell(&self, column: usize) -> Cell {
         self.cells[column]
     }
 
-    /// How many rows could be understood.
+    /// Number of understood rows.
     pub(super) const fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Reads the next row's cells. A row torn at the end of the file is left out and noted; so is one that cannot be parted.
+    /// Reads the next row's cells. A row torn at the end of the file is dropped and noted; so is one that cannot be
+    /// split.
     pub(crate) fn next_raw(&mut self, notes: &mut Notes) -> Result<Raw, InputError> {
         loop {
             (self.line, self.row_start) = (self.next_line, self.read_bytes);
@@ -241,7 +242,7 @@ impl<R: Read> CsvReader<R> {
         self.raw().last() == Some(&b'\n')
     }
 
-    /// What is no row ends with its first line: an open quote must not swallow the rows behind it.
+    /// A bad row ends with its first line: an open quote must not swallow the next rows.
     fn keep_first_line(&mut self) {
         let len = self.raw().len();
         let Some(first) = memchr(b'\n', self.raw()).map(|newline| newline + 1) else {
@@ -258,8 +259,8 @@ impl<R: Read> CsvReader<R> {
         self.next_line = self.line + 1;
     }
 
-    /// In which runs the rows lie; `None` if there are too many of them, or rows that are none. A torn end is noted, and in no
-    /// run. `progress` hears of the bytes that were read, `census` of all rows; without one, nothing is read once there are no runs.
+    /// The runs of rows; `None` beyond the limit, or with bad rows. A torn end is noted, and in no run. `progress` gets
+    /// the number of read bytes, `census` all rows; without one, reading stops once there are no runs.
     pub(super) fn runs(
         &mut self,
         notes: &mut Notes,
@@ -298,7 +299,7 @@ impl<R: Read> CsvReader<R> {
         Some(Place { pid, id: number(ID_COLUMN)?, time_ns: number(TIME_COLUMN)? })
     }
 
-    /// Reads and understands the next row that events need. Rows that cannot be understood are noted.
+    /// Reads and understands the next row that events need. Bad rows are noted.
     pub(super) fn next_row(&mut self, file: u32, notes: &mut Notes) -> Result<Option<DumpRow>, InputError> {
         loop {
             match self.next_raw(notes)? {
@@ -319,14 +320,14 @@ impl<R: Read> CsvReader<R> {
             match row {
                 Ok(Understood::Row(row)) => {
                     self.tally.understood();
-                    self.known.tell(notes);
+                    self.known.note(notes);
                     return Ok(Some(row));
                 }
                 Ok(Understood::Unused(kind)) => {
                     self.tally.understood();
                     notes.unused(kind);
                 }
-                // What was cut off may still look like a row.
+                // A cut row may still look like one.
                 Err(_) if !self.ends_a_line() => notes.torn_rows += 1,
                 // A quote of a later row has closed one that is open here.
                 Err(_) if has_rows(self.raw()) => {
@@ -338,7 +339,7 @@ impl<R: Read> CsvReader<R> {
         }
     }
 
-    /// Parts the next row while its end is looked for, if it is one as nearly all are; otherwise nothing is read.
+    /// Splits the next row during the search for its end, if it has the common form; otherwise nothing is read.
     fn whole_row(&mut self) -> Result<bool, InputError> {
         loop {
             match part(self.input.ahead(), &mut self.cells[..self.columns]) {
@@ -354,7 +355,7 @@ impl<R: Read> CsvReader<R> {
         }
     }
 
-    /// Parts a row with a name that is not escaped; false if that does not give one cell for each column.
+    /// Splits a row with an unescaped name; false if that does not give one cell for each column.
     fn part_mark(&mut self) -> bool {
         if self.next_line - self.line > MAX_NAME_LINES {
             return false;
@@ -378,8 +379,8 @@ impl<R: Read> CsvReader<R> {
         })
     }
 
-    /// Appends one line to the row, newline included, or what of it makes the row longer than one can be; false at the end of the
-    /// file.
+    /// Appends one line to the row, newline included, or the part that makes the row longer than any; false at the end
+    /// of the file.
     fn append_line(&mut self) -> Result<bool, InputError> {
         let read = self.input.add_line().map_err(InputError::io(&self.path))?;
         self.next_line += u64::from(read > 0);
@@ -388,7 +389,7 @@ impl<R: Read> CsvReader<R> {
     }
 }
 
-/// Gives the rows of a table of stacks to `take`. What is no row is left out: who refers to it misses it.
+/// Calls `take` with the rows of a table of stacks. Bad rows are dropped: references to them have no stack.
 pub(super) fn stacks(path: &Path, mut take: impl FnMut(&str, &str)) -> Result<(), InputError> {
     let file = regular::open(path).map_err(InputError::io(path))?;
     let mut reader = CsvReader::with_header(file, path, stacks_header)?;

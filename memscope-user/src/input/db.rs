@@ -1,7 +1,7 @@
 //! SQLite dumps, by us and by msMemScope.
 //!
-//! A database is opened in a way that cannot change it: as an immutable file. Rows that are still in its log (the tracer was
-//! killed) would not be seen like that, so then a copy of both is read instead.
+//! A database is opened as an immutable file, so that it cannot change. Rows that are still in its log (the tracer was
+//! killed) would be invisible then, so in that case a copy of both is read instead.
 
 use std::borrow::Cow;
 use std::fs;
@@ -40,14 +40,14 @@ pub(super) struct Database {
     connection: Connection,
     path: PathBuf,
     table: &'static str,
-    /// Columns that are read: early versions had none of stacks.
+    /// Columns read: early versions had none of stacks.
     columns: usize,
     /// There are no others, so that rows have their numbers by the usual names.
     no_others: bool,
     /// What its rows have had.
     known: Known,
     tally: Tally,
-    /// Where the copy is that is read.
+    /// Folder of the copy that is read.
     _copy: Option<TempDir>,
 }
 
@@ -78,13 +78,13 @@ impl Database {
         Ok(database)
     }
 
-    /// Whoever made the file may have put more into it than rows.
+    /// The file may contain more than rows.
     fn harden(&self) -> rusqlite::Result<()> {
         self.connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_CELL_BYTES)?;
         self.connection.execute_batch("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON")
     }
 
-    /// Whether there is such a table, and no view that computes something.
+    /// Whether there is such a table, and no view that computes its rows.
     fn is_table(&self, name: &str) -> rusqlite::Result<bool> {
         let sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?1 AND sql LIKE 'CREATE TABLE%'";
         self.connection.query_row(sql, [name], |row| row.get::<_, i64>(0)).map(|count| count > 0)
@@ -133,7 +133,8 @@ impl Database {
         Ok(stacks)
     }
 
-    /// Names of the columns of `SELECT *`, which may be any bytes: rusqlite's own list of them panics where they are not UTF-8.
+    /// Names of the columns of `SELECT *`, which may be any bytes: rusqlite's own list of them panics if they are not
+    /// UTF-8.
     fn column_names(&self, table: &str) -> rusqlite::Result<Vec<String>> {
         let sql = "SELECT name FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid";
         let mut statement = self.connection.prepare(sql)?;
@@ -141,7 +142,7 @@ impl Database {
         names.collect()
     }
 
-    /// About how many rows there are; 0 if that takes a walk through all.
+    /// Approximate number of rows; 0 if that takes a walk through all.
     pub(super) fn count(&self) -> u64 {
         let sql = format!("SELECT max(rowid) FROM {}", self.table);
         self.connection
@@ -151,8 +152,8 @@ impl Database {
             .unwrap_or(0)
     }
 
-    /// In which runs the rows lie; `None` if there are too many of them, or rows that are none. `progress` hears how many of the
-    /// file's bytes that may be, `census` of all rows; without one, nothing is read once there are no runs.
+    /// The runs of rows; `None` beyond the limit, or with bad rows. `progress` gets an estimate of the read bytes,
+    /// `census` all rows; without one, reading stops once there are no runs.
     pub(super) fn runs(
         &self,
         size_bytes: u64,
@@ -164,7 +165,7 @@ impl Database {
             return None;
         }
         let count = self.count().max(1);
-        // With other columns, one of them may have taken the name of row numbers.
+        // With other columns, one of them may have the name of row numbers.
         let (rowid, order) = if self.no_others { ("rowid", "ORDER BY rowid") } else { ("0", "") };
         let sql = format!(r#"SELECT {rowid}, "ID", "Timestamp(ns)", "Process Id" FROM {} {order}"#, self.table);
         let mut statement = self.connection.prepare(&sql).ok()?;
@@ -196,12 +197,12 @@ impl Database {
         in_order.then_some(runs)
     }
 
-    /// How many rows could be understood.
+    /// Number of understood rows.
     pub(super) const fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// The next rows of a run, a page of them; what is left of the run then.
+    /// The next rows of a run, a page of them; and the rest of the run.
     pub(super) fn page(
         &mut self,
         file: u32,
@@ -234,7 +235,7 @@ impl Database {
             }
             (run.line, seen) = (run.line + 1, seen + 1);
         }
-        self.known.tell(notes);
+        self.known.note(notes);
         if seen < count {
             run.start = run.end + 1;
         }
@@ -266,7 +267,7 @@ impl Database {
                 Err(fault) => tally.bad(BadRow::new(&self.path, "row", line, fault), notes),
             }
         }
-        known.tell(notes);
+        known.note(notes);
         tally.check()
     }
 

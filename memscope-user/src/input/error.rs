@@ -1,4 +1,4 @@
-//! What can be wrong with an input.
+//! Errors of inputs.
 
 use std::fmt;
 use std::io;
@@ -22,10 +22,10 @@ pub enum InputError {
         #[source]
         source: io::Error,
     },
-    /// Rows cannot be put aside for sorting.
+    /// Rows cannot be written to temporary files for sorting.
     #[error("cannot sort in a temporary file (TMPDIR names its folder)")]
     Sort(#[source] io::Error),
-    /// What reads the files cannot be started.
+    /// The thread that reads the files cannot be started.
     #[error("cannot start a thread (`ulimit -u` and the container's limit of processes say how many there may be)")]
     Thread(#[source] io::Error),
     /// The database cannot be read.
@@ -40,12 +40,12 @@ pub enum InputError {
     /// The capture cannot be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// The file is something else.
+    /// The file has another format.
     #[error("`{}` is {what}", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// Its format.
         what: String,
     },
     /// Not one row can be understood; this is the first.
@@ -68,7 +68,7 @@ impl InputError {
     }
 }
 
-/// A row that cannot be understood.
+/// A bad row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRow {
     /// The file.
@@ -79,7 +79,7 @@ pub struct BadRow {
     pub line: u64,
     /// The column.
     pub column: &'static str,
-    /// What is wrong.
+    /// Its fault.
     pub what: String,
 }
 
@@ -96,7 +96,7 @@ impl fmt::Display for BadRow {
     }
 }
 
-/// How many rows of one file could be understood.
+/// Number of understood rows of one file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     understood: u64,
@@ -109,7 +109,7 @@ impl Tally {
         self.understood += 1;
     }
 
-    /// Notes a row that is left out.
+    /// Notes a dropped row.
     pub(super) fn bad(&mut self, row: BadRow, notes: &mut Notes) {
         self.first_bad.get_or_insert_with(|| row.clone());
         notes.bad_row(row);

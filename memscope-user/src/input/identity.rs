@@ -1,10 +1,11 @@
 //! Which rows are of one process. Ranks in containers have equal process numbers, so files may share one and be of different
 //! processes.
 //!
-//! A process numbers its events, whatever file their rows are in. So rows of one process and number in two files are of one event,
-//! and say the same time (those without a device are in every file), or they are of two processes. Of each process in each file some
-//! numbers are remembered with their times: those with the smallest hashes, hence the same ones in all files. Files share a process
-//! unless most of the numbers that they share contradict. Other processes are shown by numbers that no process has.
+//! A process numbers its events, in whichever file their rows are. So rows of one process and number in two files are
+//! of one event, and have the same time (those without a device are in every file), or they are of two processes. For
+//! each process in each file a sample of numbers is kept with their times: those with the smallest hashes, hence the
+//! same ones in all files. Files share a process unless most of their common numbers contradict. Other processes are
+//! shown by unused numbers.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,11 +14,11 @@ use std::path::{Path, PathBuf};
 use super::runs::Place;
 use crate::hash::HashMap;
 
-/// Numbers that are remembered of one process in one file.
+/// Numbers kept of one process in one file.
 const KEPT: usize = 256;
-/// Processes of all files of which they are: 32 MiB. Later ones are taken for what their numbers say.
+/// Most samples of all files: 32 MiB. Later processes are identified by their numbers alone.
 const MAX_SKETCHES: usize = 4096;
-/// Process numbers of Linux are smaller (2²² at most), so the digits before them say which one it is.
+/// Process numbers of Linux are smaller (2²² at most), so the digits before them separate processes.
 const NEXT_PROCESS: u32 = 10_000_000;
 
 /// A process that shares its number with another one.
@@ -27,7 +28,7 @@ pub struct Renamed {
     pub pid: u32,
     /// The number that it is shown by.
     pub shown: u32,
-    /// The first file that has it.
+    /// The first file of the process.
     pub path: PathBuf,
 }
 
@@ -73,7 +74,7 @@ impl Census {
         }
     }
 
-    /// Of which processes the rows of these files are.
+    /// The processes of these files' rows.
     pub(super) fn identities(self, files: &[PathBuf]) -> Identities {
         let mut found = Identities::default();
         let mut groups: Vec<Group<'_>> = Vec::new();
@@ -139,7 +140,7 @@ fn process_folder(path: &Path) -> Option<&Path> {
     })
 }
 
-/// By which numbers the processes of files are shown.
+/// The numbers under which the processes of files are shown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Identities {
     shown: HashMap<(u32, u32), u32>,
@@ -179,13 +180,13 @@ mod tests {
     fn contradicting_files_are_of_two_processes() {
         let rows = [(0, 7, 1, 100), (0, 7, 2, 101), (1, 7, 1, 100), (1, 7, 3, 102), (2, 7, 1, 500), (2, 7, 2, 501)];
         assert_eq!(shown(census(&rows), &["a", "b", "c"], 7), [7, 7, 20_000_007]);
-        // One of many rows that is damaged makes no other process.
+        // One damaged row of many makes no other process.
         let rows: Vec<_> =
             (0..2).flat_map(|file| (1..9).map(move |id| (file, 7, id, id * 10 + u64::from(file) * (id / 8)))).collect();
         assert_eq!(shown(census(&rows), &["a", "b"], 7), [7, 7]);
     }
 
-    /// What has no number in common goes with the files of its folder.
+    /// Without a common number, files belong with those of their folder.
     #[test]
     fn folders_of_processes_decide_where_numbers_do_not() {
         let rows = [(0, 7, 1, 100), (1, 7, 1, 500), (2, 7, 2, 501), (3, 7, 9, 109)];
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(shown(census(&rows), &files, 7), [7, 20_000_007, 20_000_007, 7]);
     }
 
-    /// Long files differ by the rows that are kept of them, and numbers that are in use are passed over.
+    /// Long files differ by their sampled rows, and used numbers are skipped.
     #[test]
     fn samples_meet_and_numbers_are_vacant() {
         let mut long = Census::default();

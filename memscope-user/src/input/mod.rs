@@ -1,4 +1,4 @@
-//! Offline input: dumps of ours and of msMemScope, CSV or SQLite, and captures, as the events that a live trace has.
+//! Offline input: dumps of ours and of msMemScope, CSV or SQLite, and captures, as the events of a live trace.
 //!
 //! ```text
 //! csv, db ─▶ row ─▶ runs or sort ─▶ repair ─▶ rebuild ─▶ analyses
@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Inputs are opened for reading only and never changed. Rows may be in any order (msMemScope writes those of a block
-//! together when it dies): they are sorted by process and ID, in temporary files where memory would not do. Files whose
-//! rows lie in order but for some stretches, as ours, are looked through first and then merged as they lie. What is
-//! repaired is counted in [`Notes`]; what cannot be understood is an error that names file, line and column.
+//! together at its end): they are sorted by process and ID, in temporary files if memory is too small. Files with rows
+//! in order but for some stretches, as ours, are scanned first and then merged in place. Repairs are counted in
+//! [`Notes`]; a row that cannot be understood is an error with file, line and column.
 
 pub mod annotate;
 mod attr;
@@ -63,11 +63,11 @@ pub use progress::{Progress, Stage, Watcher};
 /// How deep folders are searched for dumps.
 const MAX_DEPTH: usize = 6;
 const SQLITE: &[u8] = b"SQLite format 3\0";
-/// Rows that the reader hands over at once, and how many such batches it may be ahead.
+/// Rows per batch of the reader, and the number of batches that it may be ahead.
 const BATCH_ROWS: usize = 1024;
 const BATCHES: usize = 8;
 
-/// What a file is.
+/// Format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Rows as text.
@@ -78,7 +78,7 @@ pub enum Format {
     Capture,
 }
 
-/// What a finished reading has to say.
+/// The results of a finished reading.
 #[derive(Debug)]
 pub struct Outcome {
     /// Conclusions of the analyses, in their order.
@@ -100,11 +100,11 @@ pub struct Outcome {
 pub struct Options {
     /// How a capture is replayed.
     pub pipeline: PipelineConfig,
-    /// What the analyses and observers see.
+    /// The events that the analyses and observers see.
     pub selection: Selection,
     /// See it, too.
     pub observers: Vec<Box<dyn Observer>>,
-    /// Takes how far the reading is.
+    /// Gets the progress of the reading.
     pub watcher: Option<Watcher>,
 }
 
@@ -239,8 +239,8 @@ fn run_dumps(
     Ok(Outcome { findings, end, notes, replay: None, nothing_selected: false, kept })
 }
 
-/// Gives the events of dumps that lie in order to `out`. They are read by a thread of its own, as that takes as long as
-/// what is done with them.
+/// Calls `out` with the events of dumps that are in order. A separate thread reads them, as that takes as long as their
+/// processing.
 fn each_event_as_it_lies(
     merged: Merged,
     watcher: &mut Watcher,

@@ -1,18 +1,18 @@
-//! What was repaired or left out while reading dumps.
+//! Repaired and dropped rows of the dumps read.
 
 use std::collections::BTreeMap;
 
 use super::row::MissingStacks;
 use super::{BadRow, Renamed};
 
-/// Rows left out that are reported with their place.
+/// Most dropped rows reported with their place.
 const MAX_BAD_ROWS: usize = 4;
-/// Renumbered processes that are reported.
+/// Most renumbered processes reported.
 const MAX_RENAMED: usize = 8;
-/// Different kinds of unused rows that are reported by name.
+/// Most kinds of unused rows reported by name.
 const MAX_UNUSED: usize = 16;
 
-/// What was repaired or left out while reading dumps.
+/// Repaired and dropped rows of the dumps read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
     /// Rows used.
@@ -25,19 +25,19 @@ pub struct Notes {
     pub bad_examples: Vec<BadRow>,
     /// Processes that share their number with another one.
     pub renamed: Vec<Renamed>,
-    /// Rows that were there more than once, in one file.
+    /// Repeated rows, within one file.
     pub duplicates: u64,
-    /// Rows that share process and ID with another one, or the number of a live block, and say something else.
+    /// Rows that share process and ID with another one, or the number of a live block, with other contents.
     pub contradictions: u64,
     /// Rows with a time before that of an earlier row of their process.
     pub clock_back: u64,
-    /// By how much at most, in nanoseconds.
+    /// The largest such difference, in nanoseconds.
     pub clock_back_ns: u64,
-    /// Frees of blocks that are in no row.
+    /// Frees of blocks without a row.
     pub unmatched_frees: u64,
     /// Call stacks that rows refer to and no table has.
     pub(super) missing_stacks: MissingStacks,
-    /// Kinds of rows that no analysis needs, and how many.
+    /// Kinds of rows that no analysis needs, and their number.
     pub unused: BTreeMap<String, u64>,
 }
 
@@ -73,7 +73,7 @@ impl Notes {
         }
     }
 
-    /// What the user should know, one sentence each.
+    /// Messages for the user, one sentence each.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();

@@ -36,7 +36,7 @@ fn place<T: PartialEq>(known: &[T], it: &T) -> u8 {
     known.iter().position(|other| other == it).unwrap_or(0) as u8
 }
 
-/// Stands for a pool with a name of its own, which goes with the row.
+/// Stands for a pool with a custom name, which is packed with the row.
 const NAMED: u8 = 0x3f;
 
 fn pool_place(pool: Pool) -> u8 {
@@ -88,7 +88,7 @@ pub(super) fn pack(row: &DumpRow, out: &mut Vec<u8>) {
     }
 }
 
-/// Takes bytes off, front to back. They are our own, so what is missing reads as zero.
+/// Takes bytes off, front to back. They are our own, so missing ones read as zero.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -118,7 +118,7 @@ fn at<T: Copy>(known: &[T], place: u8) -> T {
     known.get(usize::from(place)).copied().unwrap_or(known[0])
 }
 
-/// The row that was packed.
+/// The packed row.
 pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
     let mut bytes = Bytes(bytes);
     let [kind, device, present, shadow, page, api, pool] = bytes.take();

@@ -1,9 +1,9 @@
-//! How far the reading of inputs is.
+//! Progress of reading inputs.
 
-/// What is done with the inputs at the moment.
+/// The current work on the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It is looked for the order in which rows lie: bytes.
+    /// Scanning for runs of rows: bytes.
     Looking,
     /// They are read: bytes.
     Reading,
@@ -17,21 +17,21 @@ pub enum Stage {
     Marking,
 }
 
-/// How far a stage is.
+/// Progress of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The stage.
     pub stage: Stage,
-    /// What is done of it, in the stage's unit.
+    /// Work done, in the stage's unit.
     pub done: u64,
-    /// All that is to be done, as far as it is known.
+    /// Work in all, as far as known.
     pub total: u64,
 }
 
-/// Who wants to know; called once for each row or chunk.
+/// Gets the progress; called once for each row or chunk.
 pub type Watcher = Box<dyn FnMut(Progress)>;
 
-/// Reports how far one stage is.
+/// Reports the progress of one stage.
 pub(super) struct Teller<'a> {
     watcher: &'a mut Watcher,
     stage: Stage,

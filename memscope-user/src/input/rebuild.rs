@@ -1,4 +1,4 @@
-//! Rows to events: what the pipeline would have said of the same program.
+//! Turns rows into the events that the pipeline would have made of the same program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::model::{
 };
 use crate::pipeline::steps::{STEP_START, Steps};
 
-/// Live blocks of one process that are followed.
+/// Most live blocks of one process.
 const MAX_LIVE: usize = 16 << 20;
-/// Blocks of one process whose free may turn out to have failed, and open ranges, that are remembered.
+/// Most blocks of one process with a free that may have failed, and most open ranges.
 const MAX_REMEMBERED: usize = 64 << 10;
 /// A made-up free that an allocation of the same address follows within this time is of a replaced block; a program that
 /// executes another one takes longer.
@@ -24,7 +24,7 @@ const SAME_MOMENT_NS: u64 = 100_000;
 const FIRST_RENUMBERED: u64 = 1 << 63;
 const MAX_DIMENSIONS: usize = 64;
 
-/// A made-up free, whose cause the next row of the process tells.
+/// A made-up free: the next row of the process shows its cause.
 #[derive(Clone, Debug)]
 struct MadeUp {
     allocation_id: u64,
@@ -32,7 +32,7 @@ struct MadeUp {
     row: DumpRow,
 }
 
-/// What a block is found by, as in msMemScope (contract §7.1): pool, device, whether the address is a handle, and address.
+/// Key of a block, as in msMemScope (contract §7.1): pool, device, whether the address is a handle, and address.
 type Key = (Pool, Device, bool, u64);
 
 /// One process of a dump.
@@ -45,16 +45,16 @@ struct Process {
     freed: HashMap<u64, Block>,
     made_up: Option<MadeUp>,
     steps: Steps,
-    /// Steps are told by calls of `step()`, not by ranges: whichever told the first one.
+    /// Steps are marked by calls of `step()`, not by ranges: by the kind that marked the first one.
     called_steps: Option<bool>,
     step_calls: u32,
-    /// Ranges that have begun.
+    /// Number of ranges that have begun.
     ranges: u64,
     open_ranges: BTreeSet<u64>,
     launches: u64,
-    /// Largest number of a block so far; blocks that have none get higher ones.
+    /// Largest number of a block so far; blocks without one get higher ones.
     numbered: u64,
-    /// Blocks that got a number of ours, since another live block has theirs.
+    /// Blocks that got a new number, since another live block has theirs.
     renumbered: u64,
     failures: u64,
     devices: Vec<Device>,
@@ -103,7 +103,7 @@ impl Rebuild {
         }
     }
 
-    /// Ends all processes: what is live has been held to the end.
+    /// Ends all processes: live blocks have been held to the end.
     pub(super) fn finish(&mut self, out: &mut dyn FnMut(&Event)) {
         for (pid, mut process) in std::mem::take(&mut self.processes) {
             if let Some(made_up) = process.made_up.take() {
@@ -152,8 +152,8 @@ impl Process {
         let (addr, size_bytes) = (row.ptr.unwrap_or(0), row.size_bytes.unwrap_or(0));
         let restored = row.shadow.then(|| self.take_freed(row)).flatten();
         let key = (pool, row.device, row.api == AllocApi::Create, addr);
-        let told = row.allocation_id.filter(|number| *number != 0).unwrap_or(self.numbered.saturating_add(1));
-        let same_number = self.live.get(&told);
+        let number = row.allocation_id.filter(|number| *number != 0).unwrap_or(self.numbered.saturating_add(1));
+        let same_number = self.live.get(&number);
         let is_full = self.live.len() >= MAX_LIVE;
         notes.contradictions += u64::from(same_number.is_some() || is_full);
         if same_number.is_some_and(|live| key_of(live) == key) || is_full {
@@ -163,11 +163,11 @@ impl Process {
             self.renumbered += 1;
             FIRST_RENUMBERED + self.renumbered
         } else {
-            self.numbered = self.numbered.max(told);
-            told
+            self.numbered = self.numbered.max(number);
+            number
         };
         if let Some(old) = self.by_addr.get(&key).copied() {
-            self.emit_free(row, time_ns, old, FreeCause::Replaced, told_bytes(row), out);
+            self.emit_free(row, time_ns, old, FreeCause::Replaced, used_bytes(row), out);
         }
         let block = restored.unwrap_or(Block {
             allocation_id: number,
@@ -191,9 +191,9 @@ impl Process {
         self.live.insert(number, block);
         self.by_addr.insert(key, number);
         let used = self.used.entry((pool, row.device)).or_default();
-        // A pool's own figure counts what it handed out before the trace, too. Of the driver's blocks nobody knows more
-        // than we do (msMemScope does not take replaced ones off).
-        *used = told_bytes(row).unwrap_or_else(|| used.saturating_add(size_bytes));
+        // A pool's own figure includes memory handed out before the trace. The driver has no such figure (msMemScope
+        // does not subtract replaced blocks).
+        *used = used_bytes(row).unwrap_or_else(|| used.saturating_add(size_bytes));
         let alloc = Alloc {
             block,
             used_bytes: *used,
@@ -226,14 +226,14 @@ impl Process {
             self.made_up = Some(MadeUp { allocation_id: number, time_ns, row });
             return;
         }
-        let told = told_bytes(&row);
-        self.emit_free(&row, time_ns, number, FreeCause::Program, told, out);
+        let used_bytes = used_bytes(&row);
+        self.emit_free(&row, time_ns, number, FreeCause::Program, used_bytes, out);
     }
 
-    /// The live block that a free is about: one that starts at its address, on its device. Inside of a block nothing is freed, neither
-    /// while a program runs nor in msMemScope, where such a row leaves the block as it is.
+    /// The live block of a free: one that starts at its address, on its device. An address inside of a block frees
+    /// nothing, neither in a running program nor in msMemScope, where such a row leaves the block live.
     fn find(&self, row: &DumpRow, pool: Pool) -> Option<u64> {
-        // msMemScope calls workspaces PTA, and only their MALLOC row has an owner that tells.
+        // msMemScope calls workspaces PTA; only the owner on their MALLOC row distinguishes them.
         let is_pool = |block: &Block| block.pool == pool || block.pool.also_written() == Some(pool.event_type());
         let is_device =
             |block: &Block| row.device == Device::None || [row.device, Device::None].contains(&block.device);
@@ -254,7 +254,7 @@ impl Process {
         keys.find_map(|key| self.by_addr.get(&key)).copied()
     }
 
-    /// The block whose free was none after all.
+    /// The block whose free had failed.
     fn take_freed(&mut self, row: &DumpRow) -> Option<Block> {
         let number = row.allocation_id?;
         let is_it =
@@ -265,8 +265,8 @@ impl Process {
     /// `successor` is the allocation that the block was replaced by.
     fn end_made_up(&mut self, made_up: &MadeUp, successor: Option<&DumpRow>, out: &mut dyn FnMut(&Event)) {
         let cause = if successor.is_some() { FreeCause::Replaced } else { FreeCause::ProcessEnd };
-        let told = successor.and_then(told_bytes);
-        self.emit_free(&made_up.row, made_up.time_ns, made_up.allocation_id, cause, told, out);
+        let used = successor.and_then(used_bytes);
+        self.emit_free(&made_up.row, made_up.time_ns, made_up.allocation_id, cause, used, out);
     }
 
     fn emit_free(
@@ -275,12 +275,12 @@ impl Process {
         time_ns: u64,
         number: u64,
         cause: FreeCause,
-        told: Option<u64>,
+        used_bytes: Option<u64>,
         out: &mut dyn FnMut(&Event),
     ) {
         let Some(block) = self.take(number) else { return };
-        if let Some(told) = told {
-            self.used.insert((block.pool, block.device), told);
+        if let Some(used_bytes) = used_bytes {
+            self.used.insert((block.pool, block.device), used_bytes);
         }
         if cause == FreeCause::Program && self.freed.len() < MAX_REMEMBERED {
             self.freed.insert(number, block);
@@ -382,7 +382,7 @@ impl Process {
             self.open_ranges.pop_first();
         }
         self.open_ranges.insert(range_id);
-        // None of a domain is a step.
+        // No range of a domain is a step.
         let is_step = row.texts().word.is_empty()
             && text.as_deref() == Some(STEP_START)
             && !*self.called_steps.get_or_insert(false);
@@ -396,7 +396,7 @@ impl Process {
         }
     }
 
-    /// Which range ends is told by its number.
+    /// A range's end is matched by its number.
     fn range_end(&mut self, row: &DumpRow, name: &str, time_ns: u64, out: &mut dyn FnMut(&Event)) {
         let number = name.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0);
         let range_id = Some(number).filter(|range| self.open_ranges.remove(range));
@@ -415,7 +415,7 @@ impl Process {
         self.steps.end(range);
     }
 
-    /// Call *k* of `step()` ends step *k* and begins the next. Nobody tells when the first began.
+    /// Call *k* of `step()` ends step *k* and begins the next. The start of the first one is unknown.
     fn step(&mut self, row: &DumpRow, time_ns: u64, out: &mut dyn FnMut(&Event)) {
         if !*self.called_steps.get_or_insert(true) {
             return;
@@ -447,13 +447,13 @@ fn mark(row: &DumpRow, mark: Mark) -> EventKind {
     }
 }
 
-/// Whether an address of one pool cannot be live in the other. The driver gives out host memory, too.
+/// Whether an address of one pool cannot be live in the other. The driver hands out host memory, too.
 fn is_one_space(one: Pool, other: Pool) -> bool {
     one == other || [one, other].iter().all(|pool| pool.is_base())
 }
 
 /// A pool's own figure of used bytes, if it is taken.
-fn told_bytes(row: &DumpRow) -> Option<u64> {
+fn used_bytes(row: &DumpRow) -> Option<u64> {
     row.used_bytes.filter(|_| !pool_of(row).is_base())
 }
 

@@ -1,4 +1,4 @@
-//! One row of a dump, whoever wrote it: checked, and reduced to what events need.
+//! One row of a dump of any tool: checked, and reduced to the needs of events.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(super) enum Kind {
     OutOfMemory,
 }
 
-/// A row. Numbers that it does not have are `None`.
+/// A row. Missing numbers are `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DumpRow {
     pub(super) kind: Kind,
@@ -45,7 +45,7 @@ pub(super) struct DumpRow {
     pub(super) pid: u32,
     pub(super) tid: u32,
     pub(super) device: Device,
-    /// File of the row, by its place among the files given.
+    /// File of the row, by its position among the given files.
     pub(super) file: u32,
     /// Line of the row in its file, or number of the row in its table.
     pub(super) line: u64,
@@ -65,12 +65,12 @@ pub(super) struct DumpRow {
     pub(super) owner: Option<Name>,
     /// Pool of an access.
     pub(super) pool: Pool,
-    /// Apart, as rows of blocks are most and have none.
+    /// Boxed: most rows are block rows, which have no texts.
     pub(super) texts: Option<Box<Texts>>,
     pub(super) stacks: Stacks,
 }
 
-/// Texts of a row as they were given; what it does not have is empty.
+/// Texts of a row, unchanged; missing ones are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Texts {
     pub(super) name: String,
@@ -93,7 +93,7 @@ impl DumpRow {
 /// References to stacks that are in no table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MissingStacks {
-    /// How many.
+    /// Their number.
     pub(super) count: u64,
     /// Why the first one is not known.
     pub(super) why: String,
@@ -123,7 +123,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Different owners that are remembered; names beyond those that are kept are one.
+    /// Most different owners; further names become one.
     const MAX_OWNERS: usize = 4096;
 
     /// For rows that may refer to these stacks.
@@ -148,8 +148,8 @@ impl Known {
         }
     }
 
-    /// Notes what was missing since the last time.
-    pub(super) fn tell(&mut self, notes: &mut Notes) {
+    /// Notes the stacks missing since the last call.
+    pub(super) fn note(&mut self, notes: &mut Notes) {
         if self.missing.count > 0 {
             notes.missing_stacks.add(std::mem::take(&mut self.missing));
         }
@@ -192,14 +192,14 @@ impl Cells<'_> {
     }
 }
 
-/// A row that was understood: a row, or a kind of row that nothing here needs (its name).
+/// An understood row: a row, or a kind of row that is not needed here (its name).
 #[derive(Debug)]
 pub(super) enum Understood {
     Row(DumpRow),
     Unused(String),
 }
 
-/// Bytes of a name that are kept.
+/// Longest name, in bytes.
 const MAX_NAME: usize = 64 << 10;
 
 /// Makes a row of cells. `place` is its file and line.
@@ -325,7 +325,7 @@ fn kind(event: &str, event_type: &str, owner: Option<&str>, backend: &dyn Backen
     })
 }
 
-/// The pool of an Event Type. Those that we do not know have been named by a program.
+/// The pool of an Event Type. Unknown ones were named by a program.
 fn pool(text: &str, backend: &dyn Backend) -> Option<Pool> {
     match text {
         NOT_AVAILABLE | "" => None,
@@ -333,7 +333,7 @@ fn pool(text: &str, backend: &dyn Backend) -> Option<Pool> {
     }
 }
 
-/// The pool of tensors of which nothing says it.
+/// The pool of tensors without one in the row.
 fn tensor_pool(backend: &dyn Backend) -> Pool {
     backend.pool_of_operators(PoolOperators::Torch).unwrap_or_else(|| backend.driver_pool())
 }

@@ -1,8 +1,8 @@
 //! Rows that lie in order in their files are merged as they lie, and sorted nowhere.
 //!
-//! Our tracer writes a process's rows in their order, but for those without a device, which follow at the end. So a file is a
-//! few runs, each of which can be read from where it begins. Files of which that is not so (msMemScope writes the rows of
-//! a block when it dies) have too many runs, and are sorted instead.
+//! Our tracer writes a process's rows in their order, except those without a device, which follow at the end. So a file
+//! is a few runs, each of which can be read from its start. Other files (msMemScope writes the rows of a block at its
+//! end) have too many runs, and are sorted instead.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -21,9 +21,9 @@ use crate::model::Kept;
 
 use super::{Format, InputError, Notes, Stage, Watcher};
 
-/// Runs that are read at the same time; each has an open file and a buffer.
+/// Most runs read at the same time; each has an open file and a buffer.
 pub(super) const MAX_RUNS: usize = 256;
-/// Rows of a database that are read at once.
+/// Rows of a database read at once.
 const PAGE_ROWS: u32 = 1024;
 
 /// The order of rows: process, number, time.
@@ -34,7 +34,7 @@ pub(super) struct Place {
     pub(super) time_ns: u64,
 }
 
-/// Rows of one process, one behind the other, by number and time.
+/// Consecutive rows of one process, by number and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) pid: u32,
@@ -68,23 +68,23 @@ impl Runs {
     }
 }
 
-/// A run: its file, its process, and who reads it.
+/// A run: its file, its process, and its reader.
 type OfFile = (u32, u32, Source);
-/// All runs, what was noted, and how many rows there are.
+/// All runs, the notes, and the number of rows.
 type Looked = (Vec<OfFile>, Notes, u64);
 
 /// All rows of some dumps, in order.
 pub(super) struct Merged {
     processes: BTreeMap<u32, OneProcess>,
-    /// The next row of each process but the one that was asked last, by time, process and number.
+    /// The next row of each process but the last one used, by time, process and number.
     heads: BinaryHeap<Reverse<(u64, u32, u64)>>,
-    /// Torn rows that were seen when the files were looked through.
+    /// Torn rows seen in the scan.
     pub(super) notes: Notes,
     pub(super) rows: u64,
 }
 
 impl Merged {
-    /// Looks through the files. Without rows if they are not in order, or not readable, which reading them will say.
+    /// Scans the files. Without rows if they are not in order, or unreadable, which reading them will report.
     pub(super) fn find(
         dumps: &[PathBuf],
         formats: &[Format],
@@ -106,7 +106,7 @@ impl Merged {
         Ok((merged, identities))
     }
 
-    /// The runs of all files, what was noted, and how many rows there are; nothing if there are many runs.
+    /// The runs of all files, the notes, and the number of rows; `None` beyond the limit of runs.
     fn look(
         (dumps, formats): (&[PathBuf], &[Format]),
         kept: &Kept,
@@ -145,7 +145,7 @@ impl Merged {
         Ok(all.map(|all| (all, notes, rows_seen)))
     }
 
-    /// Gives all rows to `out`, each once and with times that do not run backwards, until it wants no more.
+    /// Calls `out` with all rows, each once and with times that do not run backwards, until it returns false.
     pub(super) fn each(mut self, mut out: impl FnMut(DumpRow) -> bool) -> Result<Notes, InputError> {
         let mut notes = std::mem::take(&mut self.notes);
         for (pid, process) in &mut self.processes {
@@ -154,7 +154,7 @@ impl Merged {
         }
         while let Some(Reverse((_, pid, _))) = self.heads.pop() {
             let Some(process) = self.processes.get_mut(&pid) else { continue };
-            // As long as the process is the next, there is no need to ask the others.
+            // While the process is the next, the others need not be asked.
             while let Some(row) = process.next.take() {
                 if !out(row) {
                     return Ok(notes);
@@ -209,7 +209,7 @@ struct OneProcess {
     /// The source that gave the last row.
     asked: Option<usize>,
     repair: Repair,
-    /// The row that comes next.
+    /// The next row.
     next: Option<DumpRow>,
 }
 
@@ -268,7 +268,7 @@ enum Source {
 }
 
 impl Source {
-    /// Gives the number of rows that were understood. A database counts for all of its runs.
+    /// Adds the number of understood rows. A database counts for all of its runs.
     fn tally(&self, out: &mut dyn FnMut(u32, &Tally)) {
         match self {
             Self::Csv(file, reader) => out(*file, reader.tally()),
@@ -288,7 +288,7 @@ impl Source {
 struct DbRun {
     database: Arc<Mutex<Database>>,
     file: u32,
-    /// What is left of it.
+    /// The rest of it.
     run: Run,
     page: std::vec::IntoIter<DumpRow>,
 }
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_runs_are_told() {
+    fn too_many_runs_are_none() {
         let mut runs = Runs::default();
         let place = |id| Place { pid: 5, id, time_ns: 0 };
         let taken = (0..10_000).rev().take_while(|&id| runs.take(place(id), (0, 1), 1)).count();

@@ -80,7 +80,7 @@ impl Sorter {
     }
 }
 
-/// A sorted file that is read again, and its next row.
+/// A sorted file being read again, and its next row.
 #[derive(Debug)]
 pub(super) struct Run {
     input: BufReader<File>,
@@ -146,7 +146,7 @@ mod tests {
         (runs, texts)
     }
 
-    /// In memory and in files, with rows of equal keys in the order in which they came.
+    /// In memory and in files, with rows of equal keys in their original order.
     #[test]
     fn files_sort_like_memory() {
         let mut random = Random(7);

@@ -9,7 +9,7 @@ use crate::error_chain;
 use crate::hash::HashMap;
 use crate::model::{Kept, Stack};
 
-/// Numbers that are remembered; rows that refer to further ones have no stack, which is noted.
+/// Most numbers kept; rows that refer to further ones have no stack, which is noted.
 const MAX_STACKS: usize = 4 << 20;
 
 /// The stacks of one dump. A file of them is read when the first row refers to one.
@@ -19,7 +19,7 @@ pub(super) struct StackTable {
     read: OnceLock<Stacks>,
 }
 
-/// What a table holds, as far as it could be read.
+/// The contents of a table, as far as readable.
 #[derive(Debug, Default)]
 pub(super) struct Stacks {
     by_number: HashMap<u32, Option<Stack>>,
@@ -27,13 +27,13 @@ pub(super) struct Stacks {
 }
 
 impl StackTable {
-    /// That of a CSV dump.
+    /// Of a CSV dump.
     pub(super) fn beside(dump: &Path) -> Self {
         let name = dump.file_name().map(|name| table_name(&name.to_string_lossy()));
         Self { path: name.map(|name| dump.with_file_name(name)), read: OnceLock::new() }
     }
 
-    /// One that was read.
+    /// Of a table that was read.
     pub(super) fn of(stacks: Stacks) -> Self {
         Self { path: None, read: OnceLock::from(stacks) }
     }

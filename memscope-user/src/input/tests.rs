@@ -1,4 +1,4 @@
-//! Files in, findings out: the same as live, whatever the order of the rows.
+//! Files in, findings out: the same as live, in any order of the rows.
 
 mod hostile;
 mod online;
@@ -21,7 +21,7 @@ use crate::testing::{Who, at, device};
 const HEADER: &str =
     "ID,Event,Event Type,Name,Timestamp(ns),Process Id,Thread Id,Device Id,Ptr,Attr,Call Stack(Python),Call Stack(C)\n";
 
-/// Keeps what it sees.
+/// Keeps the events it sees.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<Event>>>);
 
@@ -52,7 +52,7 @@ fn events_of(text: &str) -> (Vec<Event>, Notes) {
     (events, outcome.notes)
 }
 
-/// What a row needs to be one: `MALLOC`, `FREE` of `PTA` on device 0, of block `number` at `number << 12`.
+/// The smallest valid row: `MALLOC`, `FREE` of `PTA` on device 0, of block `number` at `number << 12`.
 fn block_row(id: u64, event: &str, time: u64, number: u64, more: &str) -> String {
     format!(
         "{id},{event},PTA,N/A,{time},5,5,0,0x{:016x},\"{{allocation_id:{number},addr:0x{:016x},size:64{more}}}\",,\n",
@@ -82,7 +82,7 @@ fn order_and_repetition_do_not_matter() {
     assert_eq!((notes.rows, notes.duplicates, notes.contradictions), (3, 2, 0));
 }
 
-/// A clock that was set back does not turn a free and its allocation around.
+/// A clock that was set back does not swap a free and its allocation.
 #[test]
 fn clock_running_backwards_is_repaired() {
     let rows =
@@ -114,7 +114,7 @@ fn replaced_blocks_are_taken_off() {
     assert_eq!(used, [64, 0, 64, 0]);
 }
 
-/// A free at an address inside of a block ends nothing, whether it has the block's number or none: so it is live, and in
+/// A free at an address inside of a block ends nothing, whether it has the block's number or none: as live, and in
 /// msMemScope.
 #[test]
 fn free_inside_of_a_block_ends_nothing() {
@@ -168,8 +168,8 @@ fn rank(device: u32, start_ns: u64, leaking: u64) -> String {
     text
 }
 
-/// Ranks in containers have equal process numbers, event numbers, block numbers and addresses, on devices of their own. The leak
-/// of each is found, whatever the order of files and rows, and files of one process stay together.
+/// Ranks in containers have equal process numbers, event numbers, block numbers and addresses, on devices of their own.
+/// The leak of each is found, in any order of files and rows, and files of one process stay together.
 #[test]
 fn ranks_of_one_number_are_two_processes() {
     let folder = tempfile::tempdir().expect("folder");
@@ -301,8 +301,9 @@ fn bad_rows_are_left_out() {
     assert!(notes.lines()[0].starts_with("300 row(s)") && notes.lines()[0].ends_with("; …"));
 }
 
-/// The comparison's figures are those of the reference, from rows alone: a free without an allocation row is the next row of the
-/// kernel before it; a block that is live where the file ends is none, and a replaced one neither. By hand.
+/// The comparison's figures are those of the reference, from rows alone: a free without an allocation row is the next
+/// row of the kernel before it; a block live at the end of the file has no such row, and a replaced one neither. By
+/// hand.
 #[test]
 fn comparison_counts_rows() {
     let kernel = |id: u64, name: &str| format!("{id},KERNEL_LAUNCH,KERNEL_LAUNCH,{name},{id},5,5,0,N/A,,,\n");
@@ -407,9 +408,9 @@ fn small_memory_gives_the_same_events() {
     assert_eq!(large, small);
 }
 
-/// Stages of rows that are in no order at all: each row begins a run.
+/// Stages of unordered rows: each row begins a run.
 #[test]
-fn progress_of_sorting_is_told() {
+fn progress_of_sorting_is_reported() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("dump.csv");
     let rows: Vec<String> = (1..=1000_u64)
@@ -432,8 +433,8 @@ fn progress_of_sorting_is_told() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Rows that are merged as they lie are the events, and the repairs, of rows that are sorted: whatever their order, their
-    /// times, and whichever of two files of two processes they are in.
+    /// Rows merged in place give the events, and the repairs, of sorted rows: in any order, with any times, and in
+    /// either of two files of two processes.
     #[test]
     fn merging_is_sorting(
         rows in prop::collection::vec((0..2_usize, 5..7_u32, 1..20_u64, 1..8_u64, 1..6_u64, any::<bool>()), 0..60),
@@ -467,7 +468,7 @@ proptest! {
 
 /// Every stage is reported from its start to its end, in bytes of all files and in rows of all files.
 #[test]
-fn progress_is_told() {
+fn progress_is_reported() {
     let stages_of = |pids: [&str; 2], format: sinks::Format| {
         let folder = tempfile::tempdir().expect("folder");
         let row = |id: u64, pid: &str| block_row(id, "MALLOC", id, id, "").replace(",5,5,0,", &format!(",{pid},5,0,"));
@@ -516,7 +517,7 @@ fn progress_is_told() {
     assert_eq!(stages, [(Stage::Looking, size_bytes, size_bytes), (Stage::Analysing, 4, 4)]);
 }
 
-/// Folders stand for the dumps in them; other things are refused by name.
+/// Folders mean the dumps in them; other files are refused by name.
 #[test]
 fn folders_and_foreign_files() {
     let folder = tempfile::tempdir().expect("folder");
@@ -550,7 +551,8 @@ fn views_are_refused() {
     assert!(message.ends_with("is no dump: it has no table `memscope_dump`"), "{message}");
 }
 
-/// A database that was never closed: its rows are still in the log beside it. They are read, and nothing is changed.
+/// A database that was never closed: its rows are still in the log beside it. They are read, and the files are
+/// unchanged.
 #[test]
 fn database_of_a_killed_tracer() {
     let folder = tempfile::tempdir().expect("folder");
@@ -664,8 +666,8 @@ fn stacks_survive() {
     }
 }
 
-/// Pools with names of their own, marks and ranges of domains, and operations of ATB come back as such; no range of a domain is a
-/// step, though its number counts.
+/// Pools with custom names, marks and ranges of domains, and operations of ATB come back as such; no range of a domain
+/// is a step, though its number counts.
 #[test]
 fn names_of_the_programs_own() {
     let mstx =
@@ -712,8 +714,8 @@ fn names_of_the_programs_own() {
     assert!(notes.unused.is_empty());
 }
 
-/// Rows refer to stacks beside them: what is not there counts as none, and how many and why is noted. A table among the files is read
-/// with its rows; damaged lines of it do not matter to others.
+/// Rows refer to stacks beside them: a missing one counts as none, and their number and reason are noted. A table among
+/// the files is read with its rows; damaged lines of it do not affect others.
 #[test]
 fn missing_stacks_are_noted() {
     let folder = tempfile::tempdir().expect("folder");

@@ -1,20 +1,20 @@
-//! The bytes of a file that are in memory: the row that is looked at, and some behind it.
+//! The part of a file in memory: the current row, and some bytes behind it.
 
 use std::io::{self, ErrorKind, Read};
 
 use memchr::memchr;
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 const BUFFER_BYTES: usize = 1 << 16;
 
-/// Reads a file; rows are looked at where they were read to.
+/// Reads a file; rows are used in place.
 #[derive(Debug)]
 pub(super) struct Window<R> {
     input: R,
     /// Bytes of a row at most, and one more.
     most_bytes: usize,
     buffer: Vec<u8>,
-    /// Where the row starts and ends, and the bytes that were read.
+    /// Start and end of the row, and the bytes read.
     start: usize,
     end: usize,
     filled: usize,
@@ -31,7 +31,7 @@ impl<R: Read> Window<R> {
         &self.buffer[self.start..self.end]
     }
 
-    /// The row, and what was read behind it.
+    /// The row, and the bytes read behind it.
     pub(super) fn ahead(&self) -> &[u8] {
         &self.buffer[self.start..self.filled]
     }
@@ -46,7 +46,7 @@ impl<R: Read> Window<R> {
         self.end = (self.end + len).min(self.filled);
     }
 
-    /// Makes the row end earlier; what was behind is read again.
+    /// Makes the row end earlier; the bytes behind are read again.
     pub(super) fn shorten(&mut self, len: usize) {
         self.end = (self.start + len).min(self.end);
     }
@@ -68,7 +68,7 @@ impl<R: Read> Window<R> {
         Ok(self.row().len().saturating_sub(before))
     }
 
-    /// Reads on; false if there is no more, or as much as the longest row already.
+    /// Reads more; false at the end of the file, or with as much as the longest row.
     pub(super) fn more(&mut self) -> io::Result<bool> {
         if self.ahead().len() >= self.most_bytes {
             return Ok(false);
@@ -100,7 +100,7 @@ mod tests {
     /// Lines of any length, read by any number of bytes, are those of the text.
     #[test]
     fn lines_are_those_of_the_text() {
-        /// Gives few bytes at once.
+        /// Returns few bytes at once.
         struct Slow<'a>(&'a [u8], usize);
         impl Read for Slow<'_> {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -1,12 +1,12 @@
-//! Blocks that have ended, and which of them are kept.
+//! Blocks that have ended, and the choice of those that are kept.
 
 use std::cmp::Reverse;
 
 use crate::model::{Name, Stacks};
 
-/// Runs of up to so many blocks of a layer are kept to the block.
+/// Runs with at most this many blocks of a layer keep every block.
 pub(super) const EXACT: usize = 60_000;
-/// Of larger ones so many, those with the most bytes × time.
+/// Larger runs keep this many, those with the most bytes × time.
 pub(super) const TOP: usize = 20_000;
 
 /// A block from its allocation to its end.
@@ -18,11 +18,11 @@ pub struct Rec {
     pub addr: u64,
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// What the pool was asked for, in bytes, where that is known.
+    /// Bytes requested from the pool, where known.
     pub requested_bytes: Option<u64>,
     /// Allocation, nanoseconds since the Unix epoch.
     pub start_ns: u64,
-    /// End, nanoseconds since the Unix epoch; of a held block the end of what was seen.
+    /// End, nanoseconds since the Unix epoch; of a held block the end of the observation.
     pub end_ns: u64,
     /// Place of the allocation among the events of its layer.
     pub start_seq: u64,
@@ -30,7 +30,7 @@ pub struct Rec {
     pub end_seq: u64,
     /// Nothing gave it back.
     pub held: bool,
-    /// Whose it is, by its final name.
+    /// The owner, by its final name.
     pub owner: Option<Name>,
     /// Where it was allocated.
     pub stacks: Stacks,
@@ -44,7 +44,7 @@ impl Rec {
         u128::from(self.size_bytes) * u128::from((self.end_ns - self.start_ns).max(1))
     }
 
-    /// Largest first; what is equal by number, so that the choice is always the same.
+    /// Largest first; equal ones by number, so that the choice is always the same.
     pub(super) fn rank(&self) -> (Reverse<u128>, u64, u64) {
         (Reverse(self.area()), self.allocation_id, self.start_seq)
     }
@@ -60,7 +60,7 @@ pub(super) fn keep_largest(recs: &mut Vec<Rec>, most: usize) {
     }
 }
 
-/// Blocks of their own: all of a small run, the largest of a large one.
+/// Individual blocks: all of a small run, the largest of a large one.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     recs: Vec<Rec>,

@@ -1,4 +1,4 @@
-//! What was looked for, and what came of it: found, not found, undecided, or not judged.
+//! The checks and their results: found, not found, undecided, or not judged.
 
 use serde_json::{Value, json};
 
@@ -11,10 +11,10 @@ use crate::analyses::step_leaks::{StepLeakPlace, StepLeaks, StepVerdict};
 use crate::analyses::{Finding, Kind};
 use crate::model::{Device, Stacks};
 
-/// Places of one check that are shown; further ones are counted.
+/// Places shown of one check; further ones are counted.
 const MAX_PLACES: usize = 12;
 
-/// The checks of a process on a device, in the order of what a reader wants to know first.
+/// The checks of a process on a device, the most important for a reader first.
 pub(super) fn checks(findings: &[Finding], view: &View, tells_failures: bool, trie: &mut Trie) -> Vec<Value> {
     let (pid, device) = (view.pid, view.device);
     let mut all = Vec::new();
@@ -55,7 +55,7 @@ fn not_judged(check: &str, why: &str) -> Value {
     json!({ "check": check, "status": "not_judged", "why": why, "bytes": 0, "count": 0, "places": [] })
 }
 
-/// Failed requests of which only the sizes are known.
+/// Failed requests with known sizes only.
 fn oom_rows(failed: &[Failed]) -> Value {
     let place = |it: &Failed| json!({ "bytes": it.size_bytes, "blocks": 1, "python": 0, "native": 0 });
     let places: Vec<Value> = failed.iter().take(MAX_PLACES).map(place).collect();
@@ -88,8 +88,8 @@ fn steps(found: Option<&StepLeaks>, trie: &mut Trie) -> Value {
         (true, false) => "undecided",
         (true, true) => "not_found",
     };
-    let told = if leaks.is_empty() { &open } else { &leaks };
-    let bytes = told.iter().fold(0_u64, |sum, place| sum.saturating_add(place.size_bytes));
+    let listed = if leaks.is_empty() { &open } else { &leaks };
+    let bytes = listed.iter().fold(0_u64, |sum, place| sum.saturating_add(place.size_bytes));
     let places: Vec<Value> = leaks
         .iter()
         .take(MAX_PLACES)
@@ -103,7 +103,7 @@ fn steps(found: Option<&StepLeaks>, trie: &mut Trie) -> Value {
         })
         .collect();
     json!({
-        "check": "steps", "status": status, "bytes": bytes, "count": told.len(), "steps_ended": found.steps_ended,
+        "check": "steps", "status": status, "bytes": bytes, "count": listed.len(), "steps_ended": found.steps_ended,
         "steps_from": found.steps_from, "confidence": found.confidence, "places": places,
     })
 }
@@ -143,7 +143,7 @@ fn growth(found: Option<&Growth>, trie: &mut Trie) -> Value {
     })
 }
 
-/// Free memory outside of the largest piece, when that was most: of the pool with the plainest verdict.
+/// Free memory outside of the largest piece at its maximum: of the pool with the clearest verdict.
 fn fragmentation(found: &[&Fragmentation]) -> Value {
     let scattered = |it: &Fragmentation| it.judged().space.scattered_bytes();
     let Some(worst) = found.iter().max_by_key(|it| (it.verdict == PiecesVerdict::Found, scattered(it))) else {

@@ -1,17 +1,18 @@
-//! Live bytes over time, and whose they were at the fullest moment of each bin, in bounded memory and one pass.
+//! Live bytes over time, and their owners at the fullest moment of each bin, in bounded memory and one pass.
 //!
-//! Time is cut into bins of one width. When they do not suffice, the width is doubled and neighbours become one: the fuller moment of the
-//! two is that of both, so figures stay exact. A block's owner is known for good when it ends; so its bytes are put into the bins
-//! then, into each one that had its fullest moment within the block's life. Owners of a bin add up to its highest bytes.
+//! Time is cut into bins of one width. When they are used up, the width is doubled and neighbours are joined: the
+//! fuller moment of the two is that of both, so figures stay exact. A block's final owner is known when it ends; so its
+//! bytes are added to the bins then, to each one with its fullest moment within the block's life. Owners of a bin add
+//! up to its highest bytes.
 
 use super::blocks::Rec;
 use crate::model::Name;
 
-/// Levels at most; at least half as many once they have been joined.
+/// Most levels; at least half as many once they have been joined.
 pub(super) const MAX_BINS: usize = 4096;
 /// Width of the first ones.
 const FIRST_WIDTH_NS: u64 = 1 << 10;
-/// Owners that are told apart; the rest is one.
+/// Most owners; the rest is one.
 const MAX_OWNERS: usize = 40;
 
 /// One bin.
@@ -23,14 +24,14 @@ pub struct Bin {
     pub high: u64,
     /// Event after which it was fullest for the first time.
     high_seq: u64,
-    /// Most bytes that the pool said to hold reserved; 0 where it says nothing.
+    /// Most reserved bytes by the pool's own figure; 0 where it has none.
     pub reserved: u64,
 }
 
 /// Bytes of one owner.
 #[derive(Debug, Default)]
 struct Part {
-    /// How the figure differs from that of the bin before, modulo 2^64.
+    /// Differences of the figure from that of the bin before, modulo 2^64.
     steps: Vec<u64>,
     /// Of ended blocks, at the fullest moment of the last bin.
     last: u64,
@@ -60,14 +61,14 @@ pub struct Levels {
     pub width_ns: u64,
     /// In order of time.
     pub bins: Vec<Bin>,
-    /// Owners by bytes × time, the largest first; `None`: no rule names them.
+    /// Owners by bytes × time, the largest first; `None`: without a rule.
     pub owners: Vec<Owner>,
 }
 
 /// An owner over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// Its name; `None` if no rule names it, and for the rest.
+    /// Its name; `None` without a rule, and for the rest.
     pub name: Option<Name>,
     /// It stands for all further owners.
     pub rest: bool,
@@ -91,7 +92,7 @@ impl Curve {
         }
     }
 
-    /// After event `seq` there are `used` live bytes; the pool says that it holds `reserved`.
+    /// Live bytes `used` after event `seq`, and the pool's own figure `reserved`.
     pub(super) fn total(&mut self, time_ns: u64, seq: u64, used: u64, reserved: Option<u64>) {
         self.reach(time_ns);
         self.reserved = reserved.unwrap_or(self.reserved);
@@ -101,7 +102,7 @@ impl Curve {
         bin.reserved = bin.reserved.max(self.reserved);
         if used > bin.high {
             (bin.high, bin.high_seq) = (used, seq);
-            // What had ended by then is not part of it.
+            // Blocks that had ended by then are no part of it.
             for part in &mut self.parts {
                 let ended = std::mem::take(&mut part.last);
                 part.step(at, 0_u64.wrapping_sub(ended));
@@ -122,7 +123,7 @@ impl Curve {
                 let ended = std::mem::take(&mut part.last);
                 part.step(next, 0_u64.wrapping_sub(ended));
             }
-            // Until now there was what there was.
+            // Up to now nothing changed.
             let bin = Bin { low: self.used, high: self.used, high_seq: self.seq, reserved: self.reserved };
             self.bins.resize(at + 1, bin);
         }
@@ -135,7 +136,7 @@ impl Curve {
         for part in &mut self.parts {
             let bytes = pick(&part.bytes(self.bins.len()), &fuller);
             let mut before = 0_u64;
-            // All that has ended by now, as no bin is behind the last one.
+            // All blocks that have ended, as no bin is behind the last one.
             part.last = bytes.last().copied().unwrap_or(0);
             part.steps = bytes.iter().map(|now| now.wrapping_sub(std::mem::replace(&mut before, *now))).collect();
         }
@@ -227,7 +228,7 @@ impl Part {
 }
 
 impl Levels {
-    /// The same with at most so many bins.
+    /// The same with at most this many bins.
     #[must_use]
     pub(super) fn joined(&self, most: usize) -> Self {
         let mut all = self.clone();

@@ -1,4 +1,4 @@
-//! What a page shows: its head as JSON, and its columns.
+//! The data of a page: its head as JSON, and its columns.
 
 use std::cmp::Reverse;
 
@@ -33,7 +33,7 @@ const LEAST_BINS: usize = 256;
 const MAX_PLACES: usize = 20_000;
 /// Segments of all processes and devices.
 const ALL_SEGMENTS: usize = 16_384;
-/// Bytes of findings that are shown as they are.
+/// Most bytes of findings that are shown unchanged.
 const MAX_FINDINGS: usize = 1 << 20;
 
 /// Head and columns before deflate.
@@ -134,7 +134,7 @@ impl Maker {
         }
     }
 
-    /// Plants the stacks with the most bytes first: where there is no room for all, theirs are whole.
+    /// Plants the stacks with the most bytes first: if not all fit, theirs are whole.
     fn plant(&mut self, run: &Reduced) {
         let mut sums: HashMap<Stack, u64> = HashMap::default();
         let mut add = |weight: &StackWeight| {
@@ -148,7 +148,7 @@ impl Maker {
             layer.moments.iter().flat_map(Moment::by_stack).for_each(|weight| add(&weight));
         }
         let mut stacks: Vec<(Stack, u64)> = sums.into_iter().collect();
-        // Numbers of stacks are of this process alone, so equals are told apart by their frames.
+        // Numbers of stacks are of this process alone, so equal ones are sorted by their frames.
         stacks.sort_by_cached_key(|(stack, bytes)| (Reverse(*bytes), stack.frames()));
         for (stack, _) in stacks {
             self.trie.node(Some(stack));
@@ -230,7 +230,7 @@ impl Maker {
             "bins": curve.bins.len(), "bins_start": self.time.tick(curve.start_ns),
             "bin_width": curve.width_ns as f64 / self.time.unit_ns as f64,
             "allocations": layer.allocations, "frees": layer.frees, "allocated_bytes": layer.allocated_bytes,
-            "told_peak": layer.told_peak, "exact": exact, "shown": blocks.len(),
+            "reported_peak": layer.reported_peak, "exact": exact, "shown": blocks.len(),
         })
     }
 
@@ -338,8 +338,8 @@ struct Parts {
 
 impl Parts {
     fn of(curve: &Levels) -> Self {
-        let told = curve.owners.iter().filter(|owner| !owner.rest).count();
-        let named = if told == curve.owners.len() && told <= NAMED { told } else { told.min(NAMED - 1) };
+        let known = curve.owners.iter().filter(|owner| !owner.rest).count();
+        let named = if known == curve.owners.len() && known <= NAMED { known } else { known.min(NAMED - 1) };
         let mut rest = vec![0_u64; curve.bins.len()];
         for owner in &curve.owners[named..] {
             rest.iter_mut().zip(&owner.bytes).for_each(|(sum, bytes)| *sum = sum.saturating_add(*bytes));
@@ -393,7 +393,7 @@ impl Ranges {
     }
 }
 
-/// What the device is called in file names and titles.
+/// Name of the device in file names and titles.
 pub(super) fn device_name(device: Device) -> String {
     match device {
         Device::Npu(number) => format!("NPU {number}"),
@@ -418,9 +418,9 @@ mod tests {
     #[test]
     fn small_places_are_one() {
         let all: Vec<(u32, u64, u64)> = (1..=MAX_PLACES as u32 + 3).map(|node| (node, u64::from(node), 1)).collect();
-        let told = largest(all);
+        let places = largest(all);
         // 1 + 2 + 3 bytes of three blocks.
-        assert_eq!((told.len(), told[0]), (MAX_PLACES + 1, (0, 6, 3)));
-        assert_eq!(told[1], (4, 4, 1));
+        assert_eq!((places.len(), places[0]), (MAX_PLACES + 1, (0, 6, 3)));
+        assert_eq!(places[1], (4, 4, 1));
     }
 }

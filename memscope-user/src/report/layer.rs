@@ -7,11 +7,11 @@ use super::curve::{Curve, Levels};
 use crate::hash::HashMap;
 use crate::model::{Alloc, Event, Free, Pool, Stacks};
 
-/// Bytes of a block that are counted: beyond any device, and sums still fit.
+/// Most bytes counted of a block: beyond any device, and sums still fit.
 const MAX_BLOCK_BYTES: u64 = 1 << 50;
-/// Failed attempts that are followed at a time.
+/// Most failed attempts followed at a time.
 const MAX_ATTEMPTS: usize = 8;
-/// Blocks that were live at a moment and are shown one by one, beside the largest of the run.
+/// Most blocks live at a moment that are shown one by one, beside the largest of the run.
 const MAX_AT_MOMENT: usize = 10_000;
 
 /// A layer in the making.
@@ -31,14 +31,14 @@ pub(super) struct Making {
     allocations: u64,
     frees: u64,
     allocated_bytes: u64,
-    told_peak: u64,
+    reported_peak: u64,
     start_ns: u64,
 }
 
 /// Thread and number of a request.
 pub(super) type Request = (u32, u64);
 
-/// A moment, with what was live then and has ended since.
+/// A moment, with the blocks live then that have ended since.
 #[derive(Debug, Default)]
 struct Watched {
     /// Set, and after which event.
@@ -57,7 +57,7 @@ pub(super) enum Which {
     LastAlloc = 3,
 }
 
-/// What was live at a moment.
+/// Live memory at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     /// `peak`, `oom`, `step` (the end of the last step) or `end` (when the last block was allocated).
@@ -66,7 +66,7 @@ pub struct Moment {
     pub time_ns: u64,
     /// Live bytes.
     pub bytes: u64,
-    /// What the pool said to hold reserved, where it says so; bytes.
+    /// Reserved bytes by the pool's own figure, where it has one.
     pub reserved: Option<u64>,
     /// The live blocks, in the order of their allocation.
     pub blocks: Vec<Rec>,
@@ -90,7 +90,7 @@ pub struct Layer {
     pub pool: Pool,
     /// Over time.
     pub curve: Levels,
-    /// Peak, out of memory, the end of the work: those that there were.
+    /// Peak, out of memory, the end of the work: those that occurred.
     pub moments: Vec<Moment>,
     /// All allocations by stack.
     pub by_stack: Vec<StackWeight>,
@@ -98,14 +98,14 @@ pub struct Layer {
     pub blocks: Vec<Rec>,
     /// They are all of them.
     pub exact: bool,
-    /// Blocks that were allocated.
+    /// Allocated blocks.
     pub allocations: u64,
-    /// Of them those that were given back.
+    /// Of them those that were freed.
     pub frees: u64,
     /// Bytes of all allocations.
     pub allocated_bytes: u64,
-    /// The most that the pool itself says to have handed out; blocks from before the trace are in it.
-    pub told_peak: u64,
+    /// Most bytes handed out by the pool's own figure, with blocks from before the trace.
+    pub reported_peak: u64,
 }
 
 impl Making {
@@ -123,7 +123,7 @@ impl Making {
             allocations: 0,
             frees: 0,
             allocated_bytes: 0,
-            told_peak: 0,
+            reported_peak: 0,
             start_ns,
         }
     }
@@ -142,7 +142,7 @@ impl Making {
             (*bytes, *blocks) = (bytes.saturating_add(size), *blocks + 1);
         }
         self.used = self.used.wrapping_add(size);
-        self.told_peak = self.told_peak.max(alloc.used_bytes);
+        self.reported_peak = self.reported_peak.max(alloc.used_bytes);
         self.curve.total(event.time_ns, self.seq, self.used, alloc.total_bytes);
         if self.used > self.peak {
             self.peak = self.used;
@@ -151,7 +151,7 @@ impl Making {
         self.mark(Which::LastAlloc, event.time_ns, alloc.total_bytes);
     }
 
-    /// Now is such a moment; the one before is forgotten.
+    /// Marks such a moment now; the one before is dropped.
     pub(super) fn mark(&mut self, which: Which, time_ns: u64, reserved: Option<u64>) {
         let watched = &mut self.moments[which as usize];
         watched.at = Some((time_ns, self.seq));
@@ -174,7 +174,8 @@ impl Making {
         self.attempts.retain(|(of, _)| *of != request);
     }
 
-    /// The request has failed for good: memory was out at its last attempt. Gives when that was; `None` if it is not known.
+    /// The request has failed for good: memory was out at its last attempt. Returns the time of that; `None` if
+    /// unknown.
     pub(super) fn out_of_memory(&mut self, request: Request) -> Option<u64> {
         let at = self.attempts.iter().position(|(of, _)| *of == request)?;
         let (_, watched) = self.attempts.remove(at)?;
@@ -231,7 +232,8 @@ impl Making {
         let kinds = ["peak", "oom", "step", "end"];
         let mut moments: Vec<Moment> =
             kinds.into_iter().zip(self.moments).filter_map(|(kind, watched)| watched.close(kind)).collect();
-        // What a program frees as it goes down says nothing: the end is that of the last step, if steps are known.
+        // Memory that a program frees as it goes down does not count: the end is that of the last step, if steps are
+        // known.
         let steps = moments.iter().any(|moment| moment.kind == "step");
         moments.retain(|moment| !(steps && moment.kind == "end"));
         let (mut blocks, exact) = self.kept.close();
@@ -255,7 +257,7 @@ impl Making {
             allocations: self.allocations,
             frees: self.frees,
             allocated_bytes: self.allocated_bytes,
-            told_peak: self.told_peak,
+            reported_peak: self.reported_peak,
         }
     }
 }
@@ -271,7 +273,7 @@ impl Watched {
 }
 
 impl Moment {
-    /// What was live by stack.
+    /// Live memory by stack.
     #[must_use]
     pub fn by_stack(&self) -> Vec<StackWeight> {
         let mut sums: HashMap<Stacks, (u64, u64)> = HashMap::default();

@@ -5,9 +5,9 @@
 //! findings ────────────────────┘
 //! ```
 //!
-//! Pure: events and findings in, bytes out; the same input gives the same bytes. Nothing of the clock, the machine or the
-//! environment gets in. What comes from the traced program reaches the page as JSON of printable ASCII inside of base64, and its
-//! script shows it as text alone.
+//! Pure: events and findings in, bytes out; the same input gives the same bytes, independent of the clock, the machine
+//! or the environment. Data of the traced program reach the page as JSON of printable ASCII inside of base64, and its
+//! script shows them only as text.
 
 mod blocks;
 mod checks;
@@ -31,13 +31,13 @@ pub use self::reduce::{Reduced, Reducer};
 pub use self::segments::Segment;
 pub use self::view::{Failed, MarkAt, View};
 
-/// What a page is made with.
+/// Inputs of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Title, in place of the one that names processes and devices.
     pub title: Option<String>,
-    /// Only a part of the run was looked at: the options that chose it.
+    /// The options that chose a part of the run, if only a part was used.
     pub part: Option<String>,
-    /// The input tells of requests that failed; dumps may not.
+    /// The input has failed requests; dumps may not.
     pub tells_failures: bool,
 }

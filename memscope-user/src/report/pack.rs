@@ -1,7 +1,8 @@
 //! Named columns in one deflated container, which a page unpacks without help.
 //!
-//! `u32 length, JSON head, columns`, little-endian. The head lists `[name, type, count, is sorted]`; columns follow in that order, in byte
-//! planes: all first bytes, then all second ones. Sorted ones are stored as differences. Both are what lets deflate work.
+//! `u32 length, JSON head, columns`, little-endian. The head lists `[name, type, count, is sorted]`; columns follow in
+//! that order, in byte planes: all first bytes, then all second ones. Sorted ones are stored as differences. Both
+//! improve deflate.
 
 use std::fmt::Write as _;
 
@@ -70,7 +71,7 @@ pub(super) fn deflate(plain: &[u8]) -> Vec<u8> {
     miniz_oxide::deflate::compress_to_vec(plain, LEVEL)
 }
 
-/// JSON in which all but printable ASCII is escaped. Outside of its strings there is nothing else.
+/// JSON in which all but printable ASCII is escaped. Other characters occur only in its strings.
 fn ascii(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for character in json.chars() {
@@ -107,7 +108,7 @@ mod tests {
         assert_eq!(plain[4 + head.len()..], expected);
     }
 
-    /// Whatever a program calls its things, the head is printable ASCII, and means the same.
+    /// Whatever names a program uses, the head is printable ASCII, and means the same.
     #[test]
     fn head_is_ascii() {
         let text = "</script>\u{202e}\u{1b}[2J\u{7f}\u{1f600}\"\\";

@@ -21,20 +21,20 @@ const SCRIPT: &str = concat!(
     include_str!("page/main.js"),
 );
 
-/// How a page of ours begins: by that it is known.
+/// Start of a page of ours: identifies it.
 pub const PAGE_START: &str = "<!doctype html>\n<!-- memscope-bpf report -->\n";
 
 /// Writes the page of a run.
 ///
 /// # Errors
 ///
-/// When `out` cannot be written to.
+/// When `out` cannot be written.
 pub fn write(run: &Reduced, findings: &[Finding], options: &Options, out: &mut dyn Write) -> io::Result<()> {
     let data = base64(&pack::deflate(&data::plain(run, findings, options)));
     let policy = policy();
     let mut rest = SHELL;
     out.write_all(PAGE_START.as_bytes())?;
-    // One walk: what is put in is not searched.
+    // One walk: inserted text is not searched.
     while let Some((before, (mark, after))) = rest.split_once("{{").and_then(|(a, b)| Some((a, b.split_once("}}")?))) {
         out.write_all(before.as_bytes())?;
         out.write_all(match mark {

@@ -1,4 +1,4 @@
-//! A run in one pass, to what a page can show, however long it was.
+//! Reduces a run in one pass to the data of a page, however long it was.
 
 use std::cmp::Reverse;
 use std::sync::{
@@ -12,7 +12,7 @@ use crate::analyses::{Named, Observer};
 use crate::hash::HashMap;
 use crate::model::{Device, Event, EventKind, RunEnd};
 
-/// Processes and devices that are kept: those with the highest peaks.
+/// Most processes and devices: those with the highest peaks.
 const MAX_VIEWS: usize = 64;
 /// Processes with marks and a name of their own; further ones share the last.
 const MAX_PROCESSES: usize = 4096;
@@ -28,7 +28,7 @@ pub struct Reduced {
     pub end: RunEnd,
 }
 
-/// Watches a run, and sends what it has made when the run has ended.
+/// Watches a run, and sends its result when the run has ended.
 pub struct Reducer {
     done: Vec<(u64, View)>,
     current: HashMap<(u32, Device), (usize, ViewMaking)>,
@@ -39,7 +39,7 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// One that names owners by these rules; and the other end.
+    /// One that names owners by these rules; and the receiver.
     #[must_use]
     pub fn naming(rules: Arc<RuleSet>) -> (Box<dyn Observer>, Receiver<Reduced>) {
         let (reducer, made) = Self::new();
@@ -129,7 +129,7 @@ impl Observer for Reducer {
         let mut views: Vec<View> = std::mem::take(&mut self.done).into_iter().map(|(_, view)| view).collect();
         views.sort_by_key(|view| (view.pid, view.device, view.start_ns));
         let reduced = Reduced { views, left_out: self.left_out, end: end.clone() };
-        // Who does not want it has gone.
+        // A receiver that is gone does not want it.
         let _ = self.out.send(reduced);
     }
 }

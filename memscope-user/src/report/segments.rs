@@ -1,13 +1,13 @@
-//! Driver memory in which pools hand out blocks.
+//! Segments: driver memory in which pools hand out blocks.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::model::{Alloc, AllocApi, Event, EventKind, Free, Pool, Region, RegionKind};
 
-/// Segments that are kept, those with the most bytes × time.
+/// Most segments kept, those with the most bytes × time.
 const MAX_SEGMENTS: usize = 4096;
-/// Driver memory that is followed at a time.
+/// Most driver blocks followed at a time.
 const MAX_LIVE: usize = 1 << 17;
 
 /// A segment of a pool.
@@ -102,7 +102,7 @@ impl Segments {
         }
     }
 
-    /// The segments in order of address and time, and how many were left out.
+    /// The segments in order of address and time, and the number left out.
     pub(super) fn close(mut self, end_ns: u64) -> (Vec<Segment>, u64) {
         for addr in self.live.keys().copied().collect::<Vec<_>>() {
             self.end(addr, end_ns, true);

@@ -31,7 +31,7 @@ fn reduced_with(events: &[Event], end: &RunEnd) -> Reduced {
     made.recv().expect("a run")
 }
 
-/// What the script leaves, with its blocks ended as a trace ends them.
+/// The script's result, with its blocks ended as a trace ends them.
 fn reduced(script: &Script) -> Reduced {
     reduced_with(script.events(), &RunEnd::default())
 }
@@ -83,7 +83,7 @@ fn owners_of_a_bin_are_those_of_its_fullest_moment() {
     assert_eq!(owners, [(Some("PTA@weight"), 100), (Some("PTA@activation"), 50), (None, 0)]);
 }
 
-/// With steps the end is that of the last step: what is freed behind it was there.
+/// With steps the end is that of the last step: memory freed behind it was live.
 #[test]
 fn the_end_is_that_of_the_last_step() {
     let mut script = Script::new(7, NPU0);
@@ -96,7 +96,7 @@ fn the_end_is_that_of_the_last_step() {
     assert_eq!((view.steps.len(), view.steps_ended), (2, 2));
 }
 
-/// A request fails between two allocations: what is live at that moment is kept, whatever happens later.
+/// A request fails between two allocations: the live memory at that moment is kept, whatever happens later.
 #[test]
 fn what_was_live_when_memory_was_out() {
     let mut script = Script::new(7, NPU0);
@@ -118,8 +118,8 @@ fn what_was_live_when_memory_was_out() {
     assert_eq!((view.failed.len(), view.failed[0].size_bytes, view.failed[0].time_ns), (1, 4096, 2));
 }
 
-/// That a request failed for good is certain only when the program has freed all: memory was out at the last attempt, when 72 bytes were live. One
-/// that succeeded at last, and another one's attempts in between, say nothing.
+/// A final failure is certain only when the program has freed everything: memory was out at the last attempt, when 72
+/// bytes were live. A request that succeeded at last, and attempts of another one in between, do not count.
 #[test]
 fn memory_was_out_at_the_last_attempt() {
     let mut script = Script::new(7, NPU0);
@@ -134,8 +134,8 @@ fn memory_was_out_at_the_last_attempt() {
     assert_eq!((view.failed.len(), view.failed[0].time_ns), (1, 5));
 }
 
-/// Two driver blocks, one of which a pool hands out of: it is the pool's segment, the other one none. The mapping of a
-/// handle is one, too.
+/// Two driver blocks; a pool hands out of one: it is the pool's segment, the other one is none. The mapping of a handle
+/// is one, too.
 #[test]
 fn segments_are_driver_memory_of_pools() {
     let mut script = Script::new(7, NPU0);
@@ -153,7 +153,7 @@ fn segments_are_driver_memory_of_pools() {
     assert_eq!(pools, [pools::PTA, pools::HAL]);
 }
 
-/// Processes and devices are apart, also when a later process has the number of one that has ended.
+/// Processes and devices are separate, also when a later process has the number of one that has ended.
 #[test]
 fn each_process_and_device_is_a_view() {
     let mut script = Script::new(7, NPU0);
@@ -205,7 +205,7 @@ fn column(head: &Value, bytes: &[u8], name: &str) -> Vec<f64> {
     panic!("no column {name}");
 }
 
-/// What the page adds up is what the ledger says: the pool's bytes at the moment when the driver's were most.
+/// Sums on the page equal those of the ledger: the pool's bytes at the driver's peak.
 #[test]
 fn sums_are_those_of_the_ledger() {
     let mut script = Script::new(7, NPU0);
@@ -231,7 +231,7 @@ fn sums_are_those_of_the_ledger() {
     assert!((sum("0.0.peak.native.blocks") - 2.0).abs() < 0.5);
 }
 
-/// Strings that attack who shows them: as a program may have them in frames, marks, names and owners.
+/// Strings that attack a viewer: as a program may have them in frames, marks, names and owners.
 fn hostile() -> Script {
     let bad = [
         "</script><script>alert(1)</script>",
@@ -307,7 +307,7 @@ fn checks_say_found_not_found_or_why_not() {
     assert_eq!(status(&Script::golden_leaky())[1], "steps found");
 }
 
-/// What happens in a made-up run: at each moment one block comes or goes.
+/// Events of a made-up run: at each moment one block is allocated or freed.
 fn actions() -> impl Strategy<Value = Vec<(u8, u64, u64)>> {
     proptest::collection::vec((0..6_u8, 1..1000_u64, 1..5000_u64), 1..400)
 }
@@ -315,7 +315,7 @@ fn actions() -> impl Strategy<Value = Vec<(u8, u64, u64)>> {
 /// A time, and the live bytes of each owner after what happened then.
 type History = Vec<(u64, Vec<u64>)>;
 
-/// Events with gaps in time between them, and for each moment what is live of each owner.
+/// Events with gaps in time between them, and for each moment the live bytes of each owner.
 fn made_up(actions: &[(u8, u64, u64)]) -> (Vec<Event>, History) {
     const OWNERS: [&str; 3] = ["PTA@a", "PTA@b", "PTA@c"];
     let mut script = Script::new(7, NPU0);
@@ -360,7 +360,7 @@ proptest! {
         for (at, bin) in curve.bins.iter().enumerate() {
             let start = curve.start_ns + at as u64 * curve.width_ns;
             let inside = |time: u64| (start..start + curve.width_ns).contains(&time);
-            // What was live when the bin began, then all that happened in it.
+            // Live at the start of the bin, then all events in it.
             let before = history.iter().rev().find(|(time, _)| *time < start).map_or(vec![0; 3], |(_, live)| live.clone());
             let states: Vec<Vec<u64>> =
                 std::iter::once(before).chain(history.iter().filter(|(time, _)| inside(*time)).map(|(_, live)| live.clone())).collect();
@@ -369,8 +369,8 @@ proptest! {
             prop_assert_eq!((bin.low, bin.high), (states.iter().map(sum).min().expect("a state"), high));
             let fullest = states.iter().find(|live| sum(live) == high).expect("it");
             for (of, name) in ["PTA@a", "PTA@b", "PTA@c"].into_iter().enumerate() {
-                let told = names.iter().position(|it| *it == Some(name)).map_or(0, |owner| curve.owners[owner].bytes[at]);
-                prop_assert_eq!(told, fullest[of], "bin {}", at);
+                let shown = names.iter().position(|it| *it == Some(name)).map_or(0, |owner| curve.owners[owner].bytes[at]);
+                prop_assert_eq!(shown, fullest[of], "bin {}", at);
             }
         }
         let peak = history.iter().map(|(_, live)| live.iter().sum::<u64>()).max().expect("a state");

@@ -91,7 +91,7 @@ impl Trie {
     }
 }
 
-/// Stands for the callers of a stack that is not whole, or not certain.
+/// Stands for the callers of a stack that is cut, or not certain.
 pub(super) fn end_frame(end: StackEnd) -> Option<Frame<'static>> {
     let file = if end == StackEnd::OneOfSeveral { "[uncertain]" } else { "[truncated]" };
     end_text(end).map(|why| Frame { name: why, file, line: 0, python: false })
@@ -124,12 +124,12 @@ mod tests {
         assert_eq!((trie.parent.len(), trie.node(None)), (5, 0));
         assert_eq!((path(&trie, g), path(&trie, h)), (vec!["g", "f", "main"], vec!["h", "f", "main"]));
         assert_eq!(trie.node(Some(stack(&["g", "f", "main"], StackEnd::Root))), g);
-        // One that is not whole is another place, and says so.
+        // A cut one is another place, and marked.
         let cut = trie.node(Some(stack(&["g", "f", "main"], StackEnd::Fault)));
         assert_eq!(path(&trie, cut)[3], "memory of the program could not be read");
     }
 
-    /// Where there is no room the innermost frames go, and that is counted.
+    /// Beyond the limit the innermost frames are dropped, and counted.
     #[test]
     fn a_full_trie_cuts_inner_frames() {
         let mut trie = Trie::with_room(3, 100);

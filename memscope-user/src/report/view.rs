@@ -1,4 +1,4 @@
-//! What a reader chooses between: one process on one device.
+//! A view, which a reader chooses: one process on one device.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use super::layer::{Layer, Making, Which};
 use super::segments::{Segment, Segments};
 use crate::model::{AllocFailed, Device, Event, EventKind, Mark, OutOfMemory, Pool};
 
-/// Steps that are kept; further ones are counted.
+/// Most steps kept; further ones are counted.
 const MAX_STEPS: usize = 20_000;
-/// Marks and ranges that are kept.
+/// Most marks and ranges kept.
 const MAX_MARKS: usize = 2000;
-/// Failed requests that are kept.
+/// Most failed requests kept.
 const MAX_FAILED: usize = 200;
 /// Layers of a process and device.
 const MAX_LAYERS: usize = 16;
@@ -30,9 +30,9 @@ pub struct MarkAt {
 pub struct Failed {
     /// When, nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// Whose.
+    /// The pool.
     pub pool: Pool,
-    /// What was asked for, in bytes.
+    /// The requested bytes.
     pub size_bytes: u64,
 }
 
@@ -140,7 +140,8 @@ impl ViewMaking {
         self.mark(Which::LastStep, time_ns);
     }
 
-    /// That a request has failed for good is certain only later, amid the frees of a program that ends of it: memory was out at the last attempt.
+    /// A final failure is certain only later, amid the frees of a program that ends because of it: memory was out at
+    /// the last attempt.
     fn out_of_memory(&mut self, event: &Event, failed: &AllocFailed) {
         let request = (event.tid, failed.request);
         let known: Vec<Option<u64>> = self.layers.values_mut().map(|layer| layer.out_of_memory(request)).collect();
@@ -193,7 +194,7 @@ impl ViewMaking {
     }
 }
 
-/// What is known of a process as a whole.
+/// The facts about a process as a whole.
 #[derive(Debug, Default)]
 pub(super) struct Process {
     pub(super) command: Option<Arc<str>>,

@@ -1,4 +1,4 @@
-//! What no allocator can beat, and how near one comes that knows when each block ends.
+//! Lower bounds: the least memory of any allocator, and of one that knows when each block ends.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -15,7 +15,7 @@ const MAX_PACKED: usize = 20_000;
 pub struct Bounds {
     /// Device.
     pub device: u32,
-    /// The most bytes that were in use at once, after rounding: no allocator needs less.
+    /// Most bytes in use at once, after rounding: no allocator needs less.
     pub floor_bytes: u64,
     /// Request behind which that was.
     pub floor_request: u64,
@@ -33,7 +33,7 @@ impl Bounds {
         self.packed_bytes.map(|packed| packed - self.floor_bytes)
     }
 
-    /// What fragmentation costs, of a peak of what the pool holds.
+    /// The cost of fragmentation at this peak of the pool's memory.
     #[must_use]
     pub fn fragmentation_bytes(&self, reserved_peak_bytes: u64) -> u64 {
         reserved_peak_bytes.saturating_sub(self.packed_bytes.unwrap_or(self.floor_bytes))
@@ -63,7 +63,7 @@ impl Lives {
             (self.bounds.floor_bytes, self.bounds.floor_request) = (self.used_bytes, number);
         }
         self.bounds.blocks += 1;
-        // One more than can be packed says that there are too many.
+        // One more than can be packed means too many.
         if self.known.len() <= MAX_PACKED {
             self.known.push(Life { from, to: u32::MAX, size });
         }
@@ -167,8 +167,8 @@ mod tests {
         Life { from, to, size }
     }
 
-    /// Three blocks of 2, 1 and 2 of which the middle one ends first, then one of 3: as they came the last one needs 8, as
-    /// nothing of 3 is free below; by size it comes first, and 7 suffices, which are live at once.
+    /// Three blocks of 2, 1 and 2, the middle one ending first, then one of 3: in their order the last one needs 8, as
+    /// no 3 below are free; by size it comes first, and 7 suffices, which are live at once.
     #[test]
     fn packing_takes_the_best_order() {
         let mut lives = vec![life(1, 9, 2), life(2, 4, 1), life(3, 9, 2), life(5, 9, 3)];

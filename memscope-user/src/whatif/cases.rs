@@ -1,8 +1,8 @@
 //! The model against what real `torch_npu` 2.9.0.post9 did: requests recorded under default settings, replayed under 18 settings.
 //!
-//! Of three programs without blocks that other streams use (`fixtures`) the recording alone has to be enough: figures at every
-//! mark, every event of the allocator's own history, and the request at which memory is out. Of two more programs, in the
-//! group that needs `--shared`, the moments at which blocks came back are taken from the real run.
+//! Of three programs without blocks that other streams use (`fixtures`) the recording alone has to be enough: figures
+//! at every mark, every event of the allocator's own history, and the request at which memory is out. Of two more
+//! programs, in the group that needs `--shared`, the moments at which blocks came back are taken from the real run.
 
 pub(super) mod trace;
 
@@ -93,7 +93,7 @@ fn digest(text: &str) -> String {
     format!("{:016x}", u64::from_be_bytes(start))
 }
 
-/// Events as the recorded digests spell them: kind, size, and where in which segment.
+/// Events as the recorded digests spell them: kind, size, and place in its segment.
 fn history(pool: &Pool, count: usize) -> Option<String> {
     let events = pool.history.as_ref()?.get(..count)?;
     let (mut segments, mut made) = (Vec::<(u64, u64, u64)>::new(), 0);
@@ -117,8 +117,8 @@ fn history(pool: &Pool, count: usize) -> Option<String> {
     Some(format!("[{}]", lines.join(", ")))
 }
 
-/// From the recording alone, with any order of addresses: all figures, and whether memory is out. With that of the test bench's
-/// driver: all events.
+/// From the recording alone, with any order of addresses: all figures, and whether memory is out. With that of the test
+/// bench's driver: all events.
 #[test]
 fn recordings_alone_predict_what_was_real() {
     let (mut cases, mut others) = (0, 0);
@@ -180,8 +180,9 @@ fn least_of(trace: &str) -> (u64, u64) {
     (found.bytes, found.retries)
 }
 
-/// All 90 cases: what no setting changes but runs do (when streams have done with blocks, which order their pointers have, and where
-/// the driver put segments) is taken from the real run. In its own group: `./x test --shared DIR`.
+/// All 90 cases: facts that vary between runs, not by settings (when streams have finished with blocks, the order of
+/// their pointers, and the driver's addresses of segments), are taken from the real run. In its own group: `./x test
+/// --shared DIR`.
 #[test]
 fn rules_are_those_of_the_real_allocator() {
     let shared = std::env::var_os("MEMSCOPE_SHARED").expect("MEMSCOPE_SHARED names the folder with the references");

@@ -9,7 +9,8 @@ use super::replay::{Look, Replay, Setup, Until};
 use super::requests::Requests;
 use super::settings::{Family, Release, Settings};
 
-/// Settings that are tried if none are given, most likely first. What is known to be expandable is not looked for among others.
+/// Settings that are tried if none are given, most likely first. A pool known to be expandable is tried with expandable
+/// settings only.
 const CANDIDATES: [&str; 9] = [
     "",
     "expandable_segments:True",
@@ -22,7 +23,7 @@ const CANDIDATES: [&str; 9] = [
     "roundup_power2_divisions:8",
 ];
 
-/// How far a replay agrees with the recording.
+/// Agreement of a replay with the recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct SelfCheck {
     /// Settings that the recording was replayed under.
@@ -31,11 +32,11 @@ pub struct SelfCheck {
     pub settings_found: bool,
     /// Requests and frees of the recording.
     pub events: u64,
-    /// Of which agree, up to the first that does not.
+    /// Number of agreeing ones, up to the first difference.
     pub agreeing: u64,
-    /// What was compared: places of blocks, too, or their sizes and what the pool holds alone.
+    /// Extent of the comparison: places of blocks, too, or only their sizes and the pool's memory.
     pub places: bool,
-    /// The recording says nothing of blocks and of what the pool holds.
+    /// The recording has no blocks and no figures of the pool's memory.
     pub nothing_to_compare: bool,
     /// The first event that differs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,14 +60,14 @@ pub struct Difference {
     pub time_ns: u64,
     /// In what.
     pub what: Differs,
-    /// Bytes that the pool holds there; where it is that which differs.
+    /// Bytes that the pool holds there; if that is the difference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_bytes: Option<u64>,
     /// Bytes that it holds in the replay.
     pub replayed_bytes: u64,
 }
 
-/// In what an event differs.
+/// The difference of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Differs {
@@ -74,7 +75,7 @@ pub enum Differs {
     Size,
     /// Where it lies.
     Place,
-    /// What the pool holds.
+    /// The memory that the pool holds.
     Reserved,
     /// A request fails in one of them.
     Failure,
@@ -158,11 +159,11 @@ pub fn check(requests: &Requests, text: &str, settings: &Settings, card: &Card) 
     SelfCheck { settings: text.to_owned(), settings_found: false, events, agreeing, places, nothing_to_compare, first }
 }
 
-/// The settings of the recording: those that reproduce it, or as much of it as any do.
+/// The settings of the recording: those that reproduce it, or the largest part of it.
 #[must_use]
 pub fn find_settings(requests: &Requests, family: Family, release: Release, card: &Card) -> (SelfCheck, Settings) {
     let mut best: Option<(SelfCheck, Settings)> = None;
-    // What the program was started with comes first; its script may have set something else.
+    // The settings at the program's start come first; its script may have set others.
     let started_with = requests.configuration.as_deref().into_iter();
     for text in started_with.chain(CANDIDATES) {
         let Ok(settings) = Settings::parse(text, family, release) else { continue };

@@ -1,4 +1,4 @@
-//! The driver below the pool: how much memory there is, where segments lie, and how often it is called.
+//! The driver below the pool: its memory, the addresses of segments, and the number of calls.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +12,8 @@ pub(super) const PAGE_BYTES: u64 = 2 * MIB;
 /// Addresses that there are: more than any device has.
 const SPACE_BYTES: u64 = 1 << 52;
 
-/// Which free range of addresses the next segment gets. It only decides which of several free blocks of one size is taken.
+/// Choice of the next segment's range of free addresses. It only decides which of several free blocks of one size is
+/// taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Addresses {
     /// The lowest that fits.
@@ -34,7 +35,7 @@ pub enum Addresses {
 pub struct Card {
     /// Bytes that this process can have; what others hold is not among them.
     pub memory_bytes: u64,
-    /// Bytes that the driver says there are: fractions and reservations are parts of it.
+    /// Total bytes by the driver: fractions and reservations are parts of it.
     pub total_bytes: u64,
     /// Part of the total that the process may have.
     pub fraction: Option<f64>,
@@ -89,7 +90,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// All of them, without those that wait.
+    /// All of them, except those that wait.
     #[must_use]
     pub const fn total(&self) -> u64 {
         let Self { malloc, free, failed, create, release, map, unmap, reserve, synchronize: _ } = *self;
@@ -232,7 +233,7 @@ mod tests {
         Device::new(&Card { memory_bytes: mib * MIB, addresses, ..Card::default() })
     }
 
-    /// What comes back is the first to be used again, in the order of the policy.
+    /// A returned range is the first to be used again, in the order of the policy.
     #[test]
     fn ranges_by_policy() {
         let mut up = device(Addresses::Up, 100);
@@ -257,7 +258,7 @@ mod tests {
         assert_eq!([recorded.range(1), recorded.range(1)], [7, 3]);
     }
 
-    /// What does not fit is refused and counted; others take their part.
+    /// A request that does not fit is refused and counted; others take their part.
     #[test]
     fn memory_is_charged() {
         let mut device = device(Addresses::Up, 10);

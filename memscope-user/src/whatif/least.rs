@@ -1,6 +1,7 @@
 //! The smallest device on which a run fits.
 //!
-//! A run fits in less than its peak: what is cached is given back before a request fails. So it is replayed under limits.
+//! A run fits in less than its peak: cached memory is given back before a request fails. So it is replayed under
+//! limits.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -18,15 +19,15 @@ const TRIED_ABOVE: u64 = 32;
 pub struct Least {
     /// Bytes, in pages of 2 MiB: all that this process needs of the device.
     pub bytes: u64,
-    /// Times that all of the cache has to be given back then, with a synchronisation of the device each.
+    /// Number of times that the whole cache has to be given back then, each with a synchronisation of the device.
     pub retries: u64,
     /// Larger sizes that were tried and do not suffice.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gaps_bytes: Vec<u64>,
 }
 
-/// The least memory that suffices on one of the devices, the others being as large as they like; `None`: the run fails
-/// whatever there is.
+/// The least memory that suffices on one of the devices, with the others unlimited; `None`: the run fails with any
+/// amount.
 #[must_use]
 pub fn least(requests: &Requests, setup: &Setup, device: u8, thorough: bool) -> Option<Least> {
     let run = |memory_bytes: u64| {

@@ -4,10 +4,10 @@
 //! events ─▶ requests ─▶ replay (pool, device) ─▶ check, bounds, least, answers ─▶ text, JSON
 //! ```
 //!
-//! - `requests`: what the program asked, 24 bytes a request, and what the recording says of the answers;
-//! - `settings`: what the pool follows, as data with the release that brought it; `pool` and `device`: the model;
+//! - `requests`: the program's requests, 24 bytes each, and the recorded answers;
+//! - `settings`: the pool's settings, as data with the release that introduced each; `pool` and `device`: the model;
 //! - `check`: whether the model reproduces the recording, which every answer begins with;
-//! - `answers`: what is asked of them;
+//! - `answers`: questions to them;
 //! - `forecast`: when a server's memory will be full, from what its pool held.
 //!
 //! All of it is a function of its input: no clock, no thread, no random order.

@@ -17,11 +17,11 @@ pub struct Setup {
     pub card: Card,
 }
 
-/// How far a replay goes.
+/// End of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Until {
-    /// To the first request that fails here and not there, or the other way round: behind it the program would have done
-    /// something else.
+    /// At the first request that fails here and not there, or the reverse: behind it the program would have behaved
+    /// differently.
     #[default]
     Divergence,
     /// To the end.
@@ -41,35 +41,35 @@ pub struct Parting {
     pub fails: bool,
     /// Free memory in the pool then.
     pub free: FreeMemory,
-    /// What the device has left.
+    /// Free memory of the device.
     pub device_free_bytes: u64,
-    /// What the pool holds.
+    /// Memory that the pool holds.
     pub reserved_bytes: u64,
-    /// What the program has of that.
+    /// The program's part of it.
     pub allocated_bytes: u64,
     /// Marks before it.
     pub marks: u32,
 }
 
-/// What a device came to.
+/// Results of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OfDevice {
     /// The pool's figures.
     pub figures: Figures,
     /// Calls of the driver.
     pub calls: Calls,
-    /// The most that was in use of the device, with memory of others in the process.
+    /// Peak use of the device, with memory of others in the process.
     pub device_peak_bytes: u64,
 }
 
-/// What a replay came to.
+/// Results of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// By device of the list.
     pub devices: Vec<OfDevice>,
     /// Where it parted first.
     pub parting: Option<Parting>,
-    /// Requests and frees that were replayed.
+    /// Replayed requests and frees.
     pub events: u64,
 }
 
@@ -83,17 +83,17 @@ impl Outcome {
 
 /// Looks on while requests are replayed.
 pub(super) trait Look {
-    /// A request got a block there; whether to go on.
+    /// A request got a block there; returns whether to go on.
     fn allocated(&mut self, _device: u8, _pool: &Pool, _block: Id) -> bool {
         true
     }
 
-    /// A block was freed; whether to go on.
+    /// A block was freed; returns whether to go on.
     fn freed(&mut self, _device: u8, _pool: &Pool) -> bool {
         true
     }
 
-    /// What the recorded pool said that it holds.
+    /// The recorded pool's figure of the memory it holds.
     fn reserved(&mut self, _device: u8, _bytes: u64) {}
 
     /// A mark.
@@ -214,7 +214,7 @@ impl<'a> Replay<'a> {
         go_on
     }
 
-    /// The program would go another way from here on; whether to go on nevertheless.
+    /// The program would behave differently from here on; returns whether to go on nevertheless.
     fn part(&mut self, device: u8, asked_bytes: u64, fails: bool) -> bool {
         let pool = &self.pools[usize::from(device)];
         let figures = pool.figures();

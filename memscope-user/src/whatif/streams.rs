@@ -1,7 +1,7 @@
 //! When blocks come back that streams use: earlier or later than in the recording.
 //!
-//! The lag of a block is the number of requests between its free and its return. How long streams take is not a matter of
-//! settings, but differs between runs; replays with other lags show what depends on it.
+//! The lag of a block is the number of requests between its free and its return. The duration of work on streams does
+//! not depend on settings, but differs between runs; replays with other lags show which figures depend on it.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::hash::HashMap;
 /// Lags of a replay, as multiples of the recorded ones.
 pub(super) const LAGS: [u64; 6] = [0, 1, 2, 4, 8, 16];
 
-/// The requests with lags `times` as long; 0: what streams use comes back with the next request.
+/// The requests with lags `times` as long; 0: blocks of streams come back with the next request.
 #[must_use]
 pub(super) fn with_lags(requests: &Requests, times: u64) -> Requests {
     let lags = lags_of(requests);

@@ -1,4 +1,4 @@
-//! What is collected and written, and how it is reported.
+//! Options of collecting, writing and reporting.
 
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,7 @@ pub(super) const NO_STACKS_VARIABLE: &str = "MEMSCOPE_NO_STACKS";
 /// The default of `--report`.
 pub(super) const REPORT_VARIABLE: &str = "MEMSCOPE_REPORT";
 
-/// How much of a report is printed.
+/// Extent of a printed report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum ReportKind {
     /// The first screen: verdict, places, memory, checks.
@@ -55,10 +55,10 @@ pub(in crate::cli) enum ReportKind {
 /// When collection begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum CollectMode {
-    /// At once.
+    /// At the start.
     #[default]
     Immediate,
-    /// When the script says so.
+    /// When the script starts it.
     Deferred,
 }
 
@@ -98,7 +98,7 @@ impl From<log::Level> for LogLevel {
     }
 }
 
-/// What is collected and written.
+/// Collected and written data.
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 #[derive(Clone, Debug, Args)]
 pub(in crate::cli) struct CollectArgs {
@@ -177,7 +177,7 @@ impl CollectArgs {
         }
     }
 
-    /// How much of the report is printed.
+    /// Extent of the printed report.
     #[must_use]
     pub(in crate::cli) const fn report(&self) -> ReportKind {
         match self.report {
@@ -187,7 +187,7 @@ impl CollectArgs {
         }
     }
 
-    /// What the library is to collect.
+    /// Options for the library to collect.
     pub(in crate::cli) fn options(&self) -> CollectOptions {
         CollectOptions {
             events: self.events.rows,
@@ -201,7 +201,7 @@ impl CollectArgs {
         }
     }
 
-    /// Where the library is to write, for the user behind sudo.
+    /// Output of the library, for the user behind sudo.
     pub(in crate::cli) fn output(&self) -> Result<OutputOptions, CallerError> {
         Ok(OutputOptions {
             directory: self.output_path().to_owned(),

@@ -131,7 +131,7 @@ pub(in crate::cli) struct DecomposeArgs {
     /// Print the built-in rules, as a file for --rules has them.
     #[arg(long, exclusive = true)]
     pub print_rules: bool,
-    /// Write a copy of the one dump, whose rows have the final owners.
+    /// Write a copy of the one dump, with the final owners in its rows.
     #[arg(short = 'o', long, value_name = "FILE")]
     pub output_path: Option<PathBuf>,
     /// Overwrite the copy of an earlier run.
@@ -148,7 +148,7 @@ pub(in crate::cli) struct DecomposeArgs {
     pub html: HtmlArgs,
 }
 
-/// A question about files whose answer names owners.
+/// A question about files with owners in its answer.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct OwnerArgs {
     /// Dumps of one run, folders with such, or one capture [default: the newest in memscopeDumpResults].

@@ -71,7 +71,7 @@ pub(in crate::cli) struct Cli {
 }
 
 impl Cli {
-    /// What is collected, if the command collects.
+    /// The options of collecting, if the command has them.
     pub(in crate::cli) fn collect(&self) -> Option<&CollectArgs> {
         match &self.command {
             None => Some(&self.trace.collect),
@@ -94,7 +94,7 @@ pub(in crate::cli) enum Command {
     Attach(AttachArgs),
     /// Write the outputs of a capture again.
     Replay(ReplayArgs),
-    /// Rebuild the outputs of a trace whose tracer was killed.
+    /// Rebuild the outputs of a trace after its tracer was killed.
     Recover(RecoverArgs),
     /// Compare two runs, operator by operator or kernel by kernel.
     Compare(CompareArgs),
@@ -104,7 +104,7 @@ pub(in crate::cli) enum Command {
     Whatif(WhatIfArgs),
     /// Find settings of `PyTorch`'s pool that serve a run better.
     Advise(AdviseArgs),
-    /// Tell when memory will be full, from what `PyTorch`'s pool held so far.
+    /// Show when memory will be full, from the use of `PyTorch`'s pool so far.
     Forecast(ForecastArgs),
     /// Find blocks held longer than they were used, and mark their rows in a copy of the dump.
     Inefficient(InefficientArgs),
@@ -113,7 +113,7 @@ pub(in crate::cli) enum Command {
     /// Questions of the registry.
     #[command(flatten)]
     Ask(Ask),
-    /// Explain what was found: rules with evidence, and what to try.
+    /// Explain the findings: rules with evidence, and advice.
     Explain(OwnerArgs),
     /// Write a page for a browser: memory over time by owner, places, blocks, segments, findings.
     Report(PageArgs),
@@ -153,7 +153,7 @@ pub(in crate::cli) struct DaemonArgs {
     /// Where to listen; a socket that systemd passes comes first.
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// Let members of this group connect, and root, and nobody else.
+    /// Let only members of this group, and root, connect.
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
     /// Processes traced at once.

@@ -12,7 +12,7 @@ fn definition_is_consistent() {
     Cli::command().debug_assert();
 }
 
-/// What has no options of its own begins with those of a trace.
+/// A command without options of its own begins with those of a trace.
 #[test]
 fn defaults_of_a_trace() {
     let trace = TraceArgs::default();

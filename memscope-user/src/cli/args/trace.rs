@@ -165,7 +165,7 @@ pub(in crate::cli) struct TraceArgs {
     /// Learn of processes through tracefs even where that is not needed.
     #[arg(long, hide = true)]
     pub tracefs: bool,
-    /// Leave processes out that are another user's.
+    /// Leave out processes of other users.
     #[arg(long, value_name = "UID", hide = true)]
     pub only_user: Option<u32>,
     /// Have this thread of the tracer fail: for tests.
@@ -174,7 +174,7 @@ pub(in crate::cli) struct TraceArgs {
     /// Write no capture (no replay, no recovery, no page).
     #[arg(long, conflicts_with = "html")]
     pub no_capture: bool,
-    /// Write the capture and nothing else, at the least cost: no rows and no report until `replay` makes them of it.
+    /// Write only the capture, at the least cost: `replay` makes rows and a report from it.
     #[arg(long, conflicts_with_all = ["no_capture", "analysis", "format", "steps"])]
     pub capture_only: bool,
     /// No status line.
@@ -183,7 +183,7 @@ pub(in crate::cli) struct TraceArgs {
 }
 
 impl TraceArgs {
-    /// What is to be made of the records while they come.
+    /// The outputs made during the trace.
     pub(in crate::cli) fn made_meanwhile(&self) -> CollectArgs {
         let mut collect = self.collect.clone();
         if self.capture_only {
@@ -198,7 +198,7 @@ impl TraceArgs {
         self.call_stack.unwrap_or(unasked)
     }
 
-    /// What the library is to do with these processes, and to write.
+    /// The library's options for these processes, with output.
     pub(in crate::cli) fn writing(&self, traced: Traced) -> Result<TraceOptions, TraceError> {
         let options = self.options(traced)?;
         let output = OutputOptions {
@@ -213,7 +213,7 @@ impl TraceArgs {
         Ok(TraceOptions { output: Some(output), ..options })
     }
 
-    /// What the library is to do with these processes.
+    /// The library's options for these processes.
     pub(in crate::cli) fn options(&self, traced: Traced) -> Result<TraceOptions, TraceError> {
         report::refuse_borrowed_rights(self.usage_library.as_deref()).map_err(TraceError::Options)?;
         let probes = self.probes.specs().map_err(TraceError::Options)?;

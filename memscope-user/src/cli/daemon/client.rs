@@ -1,4 +1,4 @@
-//! One connection: who it is, what is wanted, a tracer, an answer.
+//! One connection: the peer, the request, a tracer, an answer.
 
 use std::{
     error::Error as _,
@@ -31,11 +31,11 @@ use crate::{
     kernel::tracers,
 };
 
-/// A request has to be there in this time.
+/// Longest wait for a request.
 const REQUEST: Duration = Duration::from_secs(2);
-/// Probes have to be there in this time. Clients wait for less; who is gone is not traced.
+/// Longest wait for probes. Clients wait for less; a client that is gone is not traced.
 const ATTACH: Duration = Duration::from_secs(20);
-/// An answer has to be taken in this time.
+/// Longest wait for an answer to be read.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// Answers a connection. Gives the tracer, if one runs.
@@ -44,7 +44,7 @@ pub(super) async fn serve(daemon: &Rc<Daemon>, stream: UnixStream) -> Option<Tra
         Ok((status, text, tracer)) => (Reply::new(status, text), tracer),
         Err(refusal) => {
             let uid = stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());
-            daemon.tell_refusal(uid, &refusal.why);
+            daemon.report_refusal(uid, &refusal.why);
             (Reply::refused(refusal.why), refusal.tracer)
         }
     };
@@ -52,7 +52,7 @@ pub(super) async fn serve(daemon: &Rc<Daemon>, stream: UnixStream) -> Option<Tra
     tracer
 }
 
-/// Why a process is not traced, and a tracer that has to be waited for all the same.
+/// Why a process is not traced, and a tracer that has to be awaited all the same.
 struct Refusal {
     why: String,
     tracer: Option<Tracer>,
@@ -90,7 +90,7 @@ async fn answer(daemon: &Rc<Daemon>, stream: &UnixStream) -> Result<(Status, Str
     }
 }
 
-/// Reads a line, of no more bytes than it may have.
+/// Reads a line of bounded length.
 async fn read(stream: &UnixStream) -> Result<Vec<u8>, Refusal> {
     let mut bytes = Vec::new();
     loop {
@@ -142,7 +142,7 @@ fn options(daemon: &Daemon, peer: &Peer, settings: &Settings) -> Result<Vec<OsSt
     }
 }
 
-/// What is wrong with a setting. The value may be several lines, or none.
+/// The fault of a setting. The value may be several lines, or none.
 fn invalid(error: &clap::Error) -> String {
     if let (Some(ContextValue::String(option)), Some(why)) = (error.get(ContextKind::InvalidArg), error.source()) {
         let name = option.split(' ').next().unwrap_or_default().trim_start_matches('-');
@@ -153,7 +153,7 @@ fn invalid(error: &clap::Error) -> String {
     line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }
 
-/// A tracer's process. Its room is given back when it is waited for.
+/// A tracer's process. Its room is freed when it has been awaited.
 pub(super) struct Tracer {
     child: Child,
     says: Option<pipe::Receiver>,
@@ -216,7 +216,7 @@ impl Tracer {
     }
 }
 
-/// The one line that a tracer says; empty if it ended without a word.
+/// The one line that a tracer writes; empty if it ended without one.
 async fn hear(says: &pipe::Receiver) -> String {
     let mut bytes = Vec::new();
     loop {
@@ -237,7 +237,7 @@ async fn hear(says: &pipe::Receiver) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Returns when the client has hung up, or says more than it may.
+/// Returns when the client has hung up, or sends more than allowed.
 async fn is_gone(stream: &UnixStream) {
     loop {
         if stream.readable().await.is_err() {

@@ -1,4 +1,4 @@
-//! `daemon`: what is checked before it listens, and the tracers that it starts.
+//! `daemon`: the checks before it listens, and the tracers that it starts.
 
 mod client;
 mod server;
@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-/// Waits for scripts and has them traced until a signal comes.
+/// Waits for requests of scripts and has them traced until a signal comes.
 pub(super) fn run(args: &DaemonArgs) -> ExitCode {
     match serve(args) {
         Ok(()) => ExitCode::SUCCESS,

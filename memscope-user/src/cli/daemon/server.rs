@@ -1,4 +1,4 @@
-//! Listens, and knows how many there are of everything.
+//! Listens, and counts connections and tracers.
 
 use std::{
     cell::RefCell,
@@ -31,12 +31,12 @@ use crate::{
     },
 };
 
-/// Tracers have this long to end in order, when the daemon ends.
+/// At the daemon's end, tracers have this long to end in order.
 const FAREWELL: Duration = Duration::from_secs(30);
 /// After an accept that failed, for want of descriptors for example.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Refusals are told at most so often.
-const TOLD: Duration = Duration::from_secs(1);
+/// Shortest time between reports of refusals.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What all connections share.
 pub(super) struct Daemon {
@@ -51,14 +51,15 @@ struct State {
     /// Tracers by the processes that they trace, or are going to.
     tracers: BTreeMap<u32, Pid>,
     ending: bool,
-    told: Option<Instant>,
-    untold: u64,
+    reported: Option<Instant>,
+    unreported: u64,
 }
 
 /// Serves until a signal asks to end.
 pub(super) fn run(listener: StdListener, limits: Limits, args: DaemonArgs, socket: &Socket) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let state = State { usage: Usage::new(limits), tracers: BTreeMap::new(), ending: false, told: None, untold: 0 };
+    let state =
+        State { usage: Usage::new(limits), tracers: BTreeMap::new(), ending: false, reported: None, unreported: 0 };
     let daemon = Rc::new(Daemon { args, child_ended: Notify::new(), state: RefCell::new(state) });
     LocalSet::new().block_on(&runtime, serve(listener, daemon, socket))
 }
@@ -88,19 +89,19 @@ async fn serve(listener: StdListener, daemon: Rc<Daemon>, socket: &Socket) -> Re
             },
         }
     }
-    // Nobody else may come.
+    // No further connections.
     drop(listener);
     daemon.end(&signals).await
 }
 
-/// Answers a connection, if its user has not too many of them.
+/// Answers a connection, if its user is within the limit.
 fn admit(daemon: &Rc<Daemon>, stream: UnixStream) {
-    // The user at the other end is all that is known so far, and all that is counted.
+    // Only the user at the other end is known so far, and counted.
     let Ok(peer) = stream.peer_cred() else { return };
     let uid = peer.uid();
     if let Err(why) = daemon.with(|state| state.usage.connect(uid)) {
-        daemon.tell_refusal(uid, &why);
-        // Not waited for: who opens so many may not read either.
+        daemon.report_refusal(uid, &why);
+        // Not awaited: a user who opens too many may not read either.
         if let Ok(mut stream) = stream.into_std() {
             let _ = stream.write(&Reply::refused(why).line());
         }
@@ -121,7 +122,7 @@ impl Daemon {
         work(&mut self.state.borrow_mut())
     }
 
-    /// Makes room for a process, or says why there is none.
+    /// Reserves room for a process, or returns why there is none.
     pub(super) fn reserve(&self, pid: u32, uid: u32) -> Result<(), String> {
         self.with(|state| {
             if state.ending {
@@ -147,19 +148,23 @@ impl Daemon {
         self.with(|state| state.tracers.insert(pid, tracer));
     }
 
-    /// Says that a user was refused something, but not so often that a log fills up.
-    pub(super) fn tell_refusal(&self, uid: u32, why: &str) {
-        let untold = self.with(|state| {
-            if state.told.is_some_and(|told| told.elapsed() < TOLD) {
-                state.untold += 1;
+    /// Reports a refusal for a user, but not so often that a log fills up.
+    pub(super) fn report_refusal(&self, uid: u32, why: &str) {
+        let unreported = self.with(|state| {
+            if state.reported.is_some_and(|reported| reported.elapsed() < REPORT_INTERVAL) {
+                state.unreported += 1;
                 return None;
             }
-            state.told = Some(Instant::now());
-            Some(std::mem::take(&mut state.untold))
+            state.reported = Some(Instant::now());
+            Some(std::mem::take(&mut state.unreported))
         });
-        if let Some(untold) = untold {
+        if let Some(unreported) = unreported {
             let reply = Reply::refused(why);
-            let more = if untold > 0 { format!(" ({untold} refusals before were not told)") } else { String::new() };
+            let more = if unreported > 0 {
+                format!(" ({unreported} refusals before were not reported)")
+            } else {
+                String::new()
+            };
             say(&self.args, format_args!("refused to user {uid}: {}{more}", reply.text));
         }
     }
@@ -168,7 +173,7 @@ impl Daemon {
     async fn end(&self, signals: &Signals) -> Result<()> {
         self.with(|state| {
             state.ending = true;
-            // Their numbers are theirs until they are waited for.
+            // Their process numbers are not reused until they are awaited.
             for tracer in state.tracers.values() {
                 let _ = kill(*tracer, Signal::SIGTERM);
             }

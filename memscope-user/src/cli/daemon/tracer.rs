@@ -33,7 +33,7 @@ use crate::{
 
 /// The command that this is.
 pub(super) const VERB: &str = "daemon-tracer";
-/// What is said when the probes are there.
+/// Written when the probes are placed.
 pub(super) const READY: &str = "ready";
 
 pub(super) fn run(args: DaemonTracerArgs) -> ExitCode {
@@ -45,7 +45,7 @@ pub(super) fn run(args: DaemonTracerArgs) -> ExitCode {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
             let text = Reply::refused(format_args!("{failure:#}")).text;
-            // Whoever is ready has said so, and the daemon listens no longer.
+            // A ready tracer has written so, and the daemon no longer reads.
             let _ = writeln!(&*daemon, "{text}");
             error(text);
             ExitCode::from(FAILURE)
@@ -83,7 +83,7 @@ fn trace(args: DaemonTracerArgs, pidfd: OwnedFd, daemon: &Arc<File>) -> Result<u
     Ok(status?)
 }
 
-/// The report goes into a file of its own: the script's output is the script's.
+/// The report goes into a file of its own: the script's output belongs to the script.
 fn report_into(tree: &OutputTree) -> Result<()> {
     let name = format!("memscope_{}_{}.report.txt", std::process::id(), stamp(&jiff::Zoned::now()));
     let (file, path) = tree.create_top(&name)?;

@@ -4,9 +4,9 @@ use crate::{
     locate::site::{Site, SiteCost},
 };
 
-/// Linux 4.19 is refused, with what nothing can replace; what else it lacks is said as well.
+/// Linux 4.19 is refused, with the features that nothing can replace; other missing ones are listed as well.
 #[test]
-fn an_old_kernel_is_told_what_it_lacks() {
+fn an_old_kernel_has_its_missing_features_listed() {
     let checks = kernel(Features::OF_LINUX_4_19, &[]);
     let [first, rest @ ..] = &*checks else { panic!("no checks") };
     assert_eq!(
@@ -19,7 +19,7 @@ fn an_old_kernel_is_told_what_it_lacks() {
     assert_eq!(lesser, expected.map(|name| (name, "degraded")));
 }
 
-/// Makes sure that each single-stepped site is named with its price, those of return instructions too, and no other.
+/// Each single-stepped site is named with its price, those of return instructions too, and no other.
 #[test]
 fn stepped_sites_have_their_price() {
     let placed = |symbol: &str, cost, own_returns, return_cost| Placed {

@@ -15,7 +15,7 @@ pub(super) fn survey_text(survey: &Survey) -> String {
     )
 }
 
-/// Names every probe at which the kernel single-steps, and what a call then costs.
+/// Names every probe at which the kernel single-steps, and the cost of a call there.
 pub(super) fn stepped_text(libraries: &[LibraryLine]) -> String {
     let probes = libraries.iter().flat_map(|library| library.probes.iter().map(move |probe| (library, probe)));
     let stepped: Vec<_> = probes.filter(|(_, probe)| probe.single_stepped).collect();

@@ -19,9 +19,9 @@ use crate::{
     model::{Block, Event, EventKind, PoolLevel, RunEnd, Stack, Stacks, Text},
 };
 
-/// Blocks that are kept at once: 16 Mi, as many as a trace does.
+/// Most blocks kept: 16 Mi, as in a trace.
 const MAX_LIVE: usize = 16 << 20;
-/// Frames of a call stack that are shown.
+/// Frames shown of a call stack.
 const FRAMES: usize = 3;
 
 /// Live blocks of one process by their addresses.
@@ -59,12 +59,12 @@ impl Observer for LiveBlocks {
     }
 
     fn finish(&mut self, _end: &RunEnd) {
-        // The other end may be gone.
+        // The receiver may be gone.
         let _ = self.out.send(std::mem::take(&mut self.live));
     }
 }
 
-/// The driver's blocks are segments of a pool, and those of the host no device memory.
+/// The driver's blocks are segments of a pool, and those of the host are no device memory.
 fn is_of_pool(block: &Block) -> bool {
     !matches!(block.pool.level(), PoolLevel::Driver | PoolLevel::Host)
 }

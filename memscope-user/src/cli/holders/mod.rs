@@ -14,7 +14,7 @@ use crate::{
 
 /// `holders PID`.
 pub(super) fn run(args: &HoldersArgs) -> ExitCode {
-    // Before files are read: missing rights are reported at once.
+    // Before files are read: missing privileges are reported at once.
     let process = match Process::open(args.process()) {
         Ok(process) => process,
         Err(refused) => {
@@ -50,7 +50,7 @@ fn which(args: &HoldersArgs) -> Result<Which> {
     Ok(Which::These(blocks))
 }
 
-/// Said where the capture names no block.
+/// Message if the capture names no block.
 fn nothing(args: &HoldersArgs) -> String {
     let pid = args.process();
     match &args.place {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::session::{Samples, TraceOptions, Traced};
 
-/// Samples until the processes end, somebody asks to stop, or there are enough.
+/// Samples until the processes end, the user stops it, or the number is reached.
 pub(super) fn run(args: &StatArgs) -> ExitCode {
     let trace = trace_args(args);
     let style = match (args.csv, args.json) {

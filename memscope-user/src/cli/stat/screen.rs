@@ -9,7 +9,7 @@ use crate::printable;
 /// How samples are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
-    /// Text, each sample in the place of the last one on a terminal.
+    /// Text; each sample replaces the last one on a terminal.
     Text,
     /// CSV.
     Csv,

@@ -17,7 +17,7 @@ fn lists_split_at_both_commas_and_never_inside_a_character() {
     assert_eq!(items("a－b").collect::<Vec<_>>(), ["a－b"]);
 }
 
-/// Makes sure that paths are parted at both commas, and that bytes that are no UTF-8 stay as they are.
+/// Paths are split at both commas, and bytes that are no UTF-8 are unchanged.
 #[test]
 fn paths_are_bytes() {
     let odd = OsStr::from_bytes(b"a\xff\xef\xbc\x8c b,,\xef\xbc/c,");
@@ -39,7 +39,7 @@ fn events_none_clears_all() {
     assert!("allocs".parse::<Events>().is_err());
 }
 
-/// What is collected is what is written, and what it and the analyses need, as the table of contract §1.5 says.
+/// Written events are collected, and those that they and the analyses need, as in the table of contract §1.5.
 #[test]
 fn analyses_widen_what_is_collected() {
     let collected = |events: &str, analyses: &str| {
@@ -110,7 +110,7 @@ fn kinds_of_inefficient_use() {
 #[test]
 fn moments_of_runs() {
     let after = |millis| At::When(Moment::After(std::time::Duration::from_millis(millis)));
-    for (text, at, told) in [
+    for (text, at, shown) in [
         ("end", At::End, "end"),
         ("peak", At::Peak, "peak"),
         ("0", after(0), "0s"),
@@ -120,7 +120,7 @@ fn moments_of_runs() {
         ("1795255200000000001", At::When(Moment::At(1_795_255_200_000_000_001)), "2026-11-21T10:00:00.000000001Z"),
     ] {
         let when: When = text.parse().expect("valid");
-        assert_eq!((when, when.to_string().as_str()), (When(at), told));
+        assert_eq!((when, when.to_string().as_str()), (When(at), shown));
     }
     for bad in ["", "start", "-1s", "5d", "nan", "1000000000000h", "inf"] {
         assert!(bad.parse::<When>().is_err(), "{bad}");

@@ -20,7 +20,8 @@ fn buffers_of_communicators() {
     assert_eq!(unknown(64 * MIB - 1, 100 * MIB), []);
 }
 
-/// 3.2 GiB that nothing explains: a part of it the process's own, the rest of nobody. Without figures nothing is judged.
+/// 3.2 GiB that nothing explains: a part of it the process's own, the rest of no process. Without figures nothing is
+/// judged.
 #[test]
 fn memory_that_no_block_explains() {
     let least = 64 * GIB * 5 / 100 + 1;

@@ -59,7 +59,7 @@ fn a_kv_cache_that_leaves_little() {
     assert_eq!(rules(&failed), [Rule::OomShort, Rule::KvCacheLarge]);
 }
 
-/// Nobody says how large the device is: nothing is said, and why.
+/// The size of the device is unknown: no card, and the reason.
 #[test]
 fn a_device_of_unknown_size_is_not_judged() {
     let explained = explain(&[owners("kv_cache", KV), owners("graph_pool", KV)], &end());

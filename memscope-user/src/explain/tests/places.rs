@@ -68,7 +68,7 @@ fn increase(youngest: u64, size_bytes: u64) -> Increase {
     Increase { site, blocks: 4, size_bytes, live_blocks: 4, ages: [youngest, 0, 0, 4], owners: Vec::new() }
 }
 
-/// The verdict of the finding decides, not a rule of our own: blocks of two steps are none.
+/// The verdict of the finding decides, not a rule of our own: blocks of two steps are no leak.
 #[test]
 fn a_place_that_each_step_leaves_blocks_at() {
     let stacks = python(&["train.py(9): Trainer.step"]);
@@ -82,7 +82,7 @@ fn a_place_that_each_step_leaves_blocks_at() {
     assert_eq!(rules(&[steps(StepVerdict::Young, 40, [30, 39], stacks).into()]), []);
 }
 
-/// Where no call stack names the place there is nothing to change, and the card says how to know more.
+/// If no call stack names the place there is no advice, and the card shows how to get one.
 #[test]
 fn a_place_without_a_stack_has_no_advice() {
     let found = card(Rule::StepLeak, &[steps(StepVerdict::Leak, 6, [2, 5], Stacks::default()).into()]).expect("a card");
@@ -90,7 +90,7 @@ fn a_place_without_a_stack_has_no_advice() {
     assert_eq!(found.evidence, ["no call stack says where: add --call-stack=python"]);
 }
 
-/// 1 MiB a second is 3600 MiB an hour, which is 3.52 GiB; 36 GiB that are free are full in 10.24 hours.
+/// 1 MiB a second is 3600 MiB an hour, which is 3.52 GiB; 36 GiB free are full in 10.24 hours.
 #[test]
 fn a_place_that_grows() {
     let stacks = python(&["serve.py(20): put"]);
@@ -116,8 +116,8 @@ fn steps_explain_more_than_growth() {
     assert_eq!(rules(&[both[0].clone(), other.into()]), [Rule::Growth, Rule::StepLeak]);
 }
 
-/// Blocks of step 6 of 8 at the latest, that is of three quarters of the run, are a cache; of step 7 they may be more to come. In five steps
-/// nothing can be known, and less than 1 MiB is no word worth.
+/// Blocks of step 6 of 8 at the latest, three quarters of the run, are a cache; of step 7 they may be more to come. In
+/// five steps nothing can be known, and less than 1 MiB is not worth a card.
 #[test]
 fn a_cache_is_no_leak() {
     let stacks = python(&["cache.py(3): fill"]);

@@ -5,7 +5,7 @@ use crate::analyses::fragmentation::{Fragmentation, FreeSpace, FreeSpaceMoment, 
 use crate::analyses::inefficient::Inefficient;
 use crate::analyses::judged::{Exit, Span};
 
-/// Of 1000 MiB 300 MiB are 30 %; a byte less is not, and nothing is said where a request failed, or of less than 64 MiB.
+/// Of 1000 MiB 300 MiB are 30 %; a byte less is not, and there is no card if a request failed, or below 64 MiB.
 #[test]
 fn a_pool_that_keeps_much() {
     let of = |in_use: u64, reserved: u64| -> Finding {
@@ -21,7 +21,7 @@ fn a_pool_that_keeps_much() {
     assert_eq!(rules(&[of(700 * MIB, 1000 * MIB), Held { failed: 1, ..held(GIB) }.into()]), []);
 }
 
-/// A pool that says nothing of itself: the driver's memory that it was seen to hold.
+/// A pool without figures of its own: the driver's memory that it was seen to hold.
 #[test]
 fn a_pool_without_figures_of_its_own() {
     let pool = PTA;
@@ -54,7 +54,7 @@ fn pieces(high: usize) -> Finding {
     .into()
 }
 
-/// Half of the time is enough, less is not. What is free while the program ends does not count.
+/// Half of the time is enough, less is not. Memory that is free while the program ends does not count.
 #[test]
 fn a_pool_that_keeps_much_for_long() {
     let found = card(Rule::CachedHigh, &[pieces(5)]).expect("a card");

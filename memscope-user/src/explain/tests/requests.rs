@@ -32,7 +32,7 @@ fn pieces_from_thirty_percent_on() {
     assert_eq!(rules(&[oom(80 * MIB, 100 * MIB, 70 * MIB + 1).into()]), []);
 }
 
-/// What is in force is no advice, and what it excludes neither.
+/// A setting in force is no advice, and one that it excludes neither.
 #[test]
 fn expandable_segments_are_in_force() {
     let conf = settings(&[("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True")]);
@@ -45,7 +45,7 @@ fn expandable_segments_are_in_force() {
     );
 }
 
-/// Nobody knows the largest piece: nothing is said of pieces.
+/// The largest piece is unknown: no card about pieces.
 #[test]
 fn unknown_pieces_are_not_judged() {
     let mut unknown = oom(80 * MIB, 100 * MIB, 0);
@@ -54,7 +54,7 @@ fn unknown_pieces_are_not_judged() {
     assert_eq!(rules(&[unknown.into()]), []);
 }
 
-/// Other processes hold exactly the request, or a byte less; figures of the driver that are too old say nothing.
+/// Other processes hold exactly the request, or a byte less; figures of the driver that are too old do not count.
 #[test]
 fn other_processes_hold_the_request() {
     let of_others = |bytes: u64, time_ns: u64| {

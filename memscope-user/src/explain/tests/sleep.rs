@@ -29,7 +29,7 @@ fn what_stays_while_a_server_sleeps() {
     assert_eq!(rules(&[sleeps(3, 64 * GIB, 500 * MIB, 564 * MIB - 1)]), []);
 }
 
-/// Sleep mode with expandable segments, as the program was started; where that is not known nothing is said.
+/// Sleep mode with expandable segments, as the program was started; without known settings there is no card.
 #[test]
 fn sleep_with_expandable_segments() {
     let of = |value| settings(&[("PYTORCH_NPU_ALLOC_CONF", value)]);

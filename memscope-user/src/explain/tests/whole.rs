@@ -20,7 +20,7 @@ fn cards_are_sorted_and_bounded() {
     assert_eq!(left_out, 2);
 }
 
-/// What was lost makes a card doubtful.
+/// Losses make a card doubtful.
 #[test]
 fn a_lossy_trace_says_so() {
     let lossy = RunEnd { lost: 1, ..end() };
@@ -43,7 +43,7 @@ fn rules_have_names() {
     }
 }
 
-/// A program that frees what it takes, at any place: no rule has anything to say, and the text says so.
+/// A program that frees all its memory, at any place: no rule has a card, and the text says so.
 #[test]
 fn a_calm_run_has_no_card() {
     let mut script = Script::new(PID, NPU0);

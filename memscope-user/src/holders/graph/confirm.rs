@@ -1,4 +1,4 @@
-//! A path before it is shown: every word of it is read again, and every rule is asked again.
+//! Confirms a path before it is shown: every word of it is read again, and every rule is applied again.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::{Graph, Kind, Node, Path, Step, search};
 use crate::holders::pointers::untagged;
 
 impl Graph<'_> {
-    /// Whether a path is as it was when it was found. Call [`forget`](Self::forget) before, or old pages are looked at.
+    /// Whether a path is unchanged since it was found. Call [`forget`](Self::forget) before, or old pages are used.
     pub(in crate::holders) fn confirms(&self, block: &Range<u64>, path: &Path) -> bool {
         let seed = Node { start: block.start, size: block.end - block.start, kind: Kind::Plain };
         let mut child = &seed;

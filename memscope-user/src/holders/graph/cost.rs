@@ -1,18 +1,18 @@
-//! Which of several paths is best: that which names what a person would name. A parameter is `model.layers[3].weight`, though
-//! the way through its optimizer is shorter.
+//! The best of several paths: the one that names what a person would name. A parameter is `model.layers[3].weight`,
+//! though the path through its optimizer is shorter.
 
 use super::{Graph, Kind, Node, Root, Step, rules};
 use crate::holders::python::{Builtin, Type, of_object};
 
-/// What says the same as another path, or is likely a left-over.
+/// A path that repeats another one, or is likely a left-over.
 const REDUNDANT: u32 = 45;
 /// A root that may be a left-over costs at least this.
 pub(super) const WEAK: u32 = 40;
-/// The same for roots that nothing can be said of.
+/// The same for roots without a name.
 const HARDLY: u32 = 60;
 /// A field without a name of a type written in C, which may not clear it.
 const NAMELESS: u32 = 14;
-/// A key of a dict: its value is what one asks for.
+/// A key of a dict: its value is the wanted one.
 pub(super) const KEY: u32 = 12;
 /// Plain memory that an object points at without being known to keep its items there.
 pub(super) const NO_ITEMS: u32 = 14;
@@ -55,7 +55,7 @@ impl Graph<'_> {
             return NAMELESS;
         }
         match ty.builtin {
-            // Holds what the model holds, too.
+            // Holds the same tensors as the model.
             _ if ty.module.starts_with("torch.optim") => 25,
             Builtin::Module | Builtin::Class => 0,
             Builtin::Frame => 6,
@@ -66,7 +66,7 @@ impl Graph<'_> {
         }
     }
 
-    /// Globals of functions and frames: the module says that better. Fields of a generator: its variables do.
+    /// Globals of functions and frames: the module names them better. Fields of a generator: its variables do.
     fn is_redundant(&self, object: u64, ty: &Type, step: &Step) -> bool {
         let Some(python) = self.python else { return false };
         let offset = step.place.wrapping_sub(object);

@@ -1,5 +1,4 @@
-//! What a step of a path is called, given what lies below it. A step that cannot be named is a wrong one: such a path is
-//! rejected.
+//! The name of a path's step, given the object below it. A step without a name is a wrong one: such a path is rejected.
 
 use super::{
     Graph, Kind, Node, Root, Step,
@@ -12,19 +11,19 @@ use crate::holders::{
 
 pub(in crate::holders) use crate::holders::trail::{Segment, Trail};
 
-/// What a step adds to the name.
+/// The text that a step adds to the name.
 enum Edge {
     Says(Segment),
     /// It goes without saying.
     Nothing,
     /// To a dict with names as keys.
     Namespace,
-    /// Of an object that is named by its type.
+    /// Of an object named by its type.
     Nameless,
 }
 
 impl Graph<'_> {
-    /// The name of a path; `None` if a step of it cannot be.
+    /// The name of a path; `None` if a step of it has none.
     pub(super) fn trail(&self, steps: &[Step]) -> Option<Trail> {
         let mut segments = Vec::new();
         let mut through = Vec::new();
@@ -63,7 +62,7 @@ impl Graph<'_> {
                     }
                     segments.push(segment);
                 }
-                // What has the address of the block is no holder that a person would name.
+                // An object with the address of the block is no holder that a person would name.
                 Edge::Nameless if at == 0 && above.is_some() => {}
                 Edge::Nothing => {}
                 Edge::Namespace => in_namespace = true,
@@ -109,7 +108,7 @@ impl Graph<'_> {
         Some(Self::plain_field(python, object, ty, step))
     }
 
-    /// A field of an object that has no way of its own.
+    /// A field of an object without a special rule.
     fn plain_field(python: &Python<'_>, object: u64, ty: &Type, step: &Step) -> Edge {
         let offset = step.place.wrapping_sub(object);
         if let Some(name) = ty.field(offset) {
@@ -197,7 +196,7 @@ impl Graph<'_> {
     pub(super) fn frame_inside(&self, object: u64, ty: &Type) -> Option<(u64, u64)> {
         let python = self.python?;
         let locals = object.checked_add(ty.basic_size)?;
-        // The last word of what a generator's type counts may be the first variable.
+        // The last word counted by a generator's type may be the first variable.
         let starts = [0, 8].into_iter().filter_map(|less| locals.checked_sub(less));
         let mut frames = starts.filter_map(|locals| {
             let frame = locals.checked_sub(python.layout.frame_locals())?;
@@ -246,7 +245,7 @@ fn named(key: &str) -> Vec<Segment> {
     }
 }
 
-/// Memory without a type is named by what owns it, if that is Python's, and not at all between functions of autograd.
+/// Memory without a type is named by its owner, if that is Python's, and not at all between functions of autograd.
 fn plain_edge(step: &Step, below: Option<&Step>, above: Option<&Step>) -> Edge {
     let is_autograd =
         |step: Option<&Step>| step.is_some_and(|step| step.parent.class().is_some_and(rules::is_autograd));
@@ -259,7 +258,7 @@ fn plain_edge(step: &Step, below: Option<&Step>, above: Option<&Step>) -> Edge {
 fn member_edge(class: &str, below: Option<&Step>) -> Edge {
     let child = below.and_then(|below| below.parent.class()).unwrap_or_default();
     if rules::is_autograd_meta(class) && rules::is_tensor(child) {
-        // Of the tensors of a tensor, its gradient is the one that is held.
+        // Of a tensor's references to tensors, only its gradient is held.
         return Edge::Says(Segment::Attribute("grad".to_owned()));
     }
     if rules::is_storage(class) || rules::is_tensor(class) || rules::is_autograd_meta(class) {

@@ -1,7 +1,7 @@
 //! The graph of what holds what, upwards from a device block: objects of Python and C++, plain memory, and roots.
 //!
-//! Memory is full of left-overs, since allocators do not clear: which words of an object count is said in [`rules`], and each
-//! of these rules has kept a wrong path out. What a path is called is in [`edges`], which of several is best in [`cost`].
+//! Memory is full of left-overs, since allocators do not clear it: [`rules`] decide which words of an object count, and
+//! each of them has kept a wrong path out. Names of paths are in [`edges`], their order in [`cost`].
 
 mod confirm;
 mod cost;
@@ -27,14 +27,14 @@ use super::{
 };
 use crate::hash::{HashMap, HashSet};
 
-/// What an object is.
+/// The kind of an object.
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
     /// Of Python; the object lies behind the start of its block.
     Python { object: u64, ty: Rc<Type> },
     /// Of C++, by its class.
     Cpp(Rc<str>),
-    /// Memory without a type: items of a list, keys of a dict, and what is not known.
+    /// Memory without a type: items of a list, keys of a dict, and unknown memory.
     Plain,
     /// Where a path ends.
     Root(Root),
@@ -81,7 +81,7 @@ impl Node {
     }
 }
 
-/// One step up: the word at `place`, which is in `parent`, points at the child.
+/// One step up: the word at `place`, in `parent`, points at the child.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub(super) parent: Rc<Node>,
@@ -90,7 +90,8 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// Plain memory is visited by the word, everything else whole: a left-over in an array would hide the word that counts.
+    /// Plain memory is visited by the word, all other objects as a whole: a left-over in an array would hide the word
+    /// that counts.
     fn identity(&self) -> u64 {
         if self.parent.is_plain() { self.place } else { self.parent.start }
     }
@@ -139,7 +140,7 @@ impl<'a> Graph<'a> {
         self.nodes.borrow_mut().clear();
     }
 
-    /// Forgets all that was read: what is asked for next is as it is then.
+    /// Drops all pages: later reads see the memory as it is then.
     pub(super) fn forget(&self) {
         self.memory.forget();
         self.heap.forget();

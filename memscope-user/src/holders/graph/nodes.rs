@@ -1,4 +1,4 @@
-//! From a place to the object that has it, and from an object to those that point at it.
+//! From an address to its object, and from an object to its parents.
 
 use std::rc::Rc;
 
@@ -9,20 +9,20 @@ use crate::holders::{
     source::Mapping,
 };
 
-/// Parents of one object that are looked at.
+/// Most parents read of one object.
 pub(super) const MAX_PARENTS: usize = 3000;
 /// Objects of C++ and plain memory are pointed at inside as well, up to here, ...
 const INSIDE_BYTES: u64 = 1024;
-/// ... but for large blocks, which begin with what has a head.
+/// ... but for large blocks, which begin with a head.
 const LARGE_BYTES: u64 = 4096;
 const LARGE_INSIDE_BYTES: u64 = 32;
 /// Around frames there are heads of other frames, and what earlier ones have left.
 const AROUND_FRAMES: u64 = 0x4000;
-/// Objects that are kept.
+/// Most objects kept.
 const MAX_KNOWN: usize = 1 << 20;
 
 impl Graph<'_> {
-    /// What has a place; `None` if nothing that holds anything.
+    /// The object at an address; `None` if it cannot hold anything.
     pub(super) fn node(&self, place: u64) -> Option<Rc<Node>> {
         if let Some(root) = self.local(place) {
             return Some(as_node(place, root));
@@ -106,7 +106,7 @@ impl Graph<'_> {
             // Objects of Python are pointed at exactly.
             Kind::Python { object, .. } => *object..*object + 8,
             Kind::Cpp(_) | Kind::Plain => {
-                // The last word of a block of malloc's is where its neighbour's lists point at.
+                // The neighbour's free lists point at the last word of a block of malloc's.
                 let size = if node.size % 16 == 8 { node.size - 8 } else { node.size };
                 let inside = if node.size > LARGE_BYTES { LARGE_INSIDE_BYTES } else { INSIDE_BYTES };
                 node.start..node.start.saturating_add(size.min(inside))

@@ -14,19 +14,19 @@ use crate::{
     },
 };
 
-/// Files that keep lists of what is free, and tables, with addresses that they do not hold: the C library's and the
-/// interpreter's own data, the driver's.
+/// Files that keep free lists and tables, with addresses that they do not hold: the C library's and the interpreter's
+/// own data, the driver's.
 const BOOK_KEEPERS: [&str; 6] = ["libc.so", "libc-2.", "ld-linux", "libpython", "python3", "libascend_hal"];
 /// `pthread_self` is this close to the end of its thread's stack.
 const THREAD_BYTES: u64 = 1 << 16;
-/// Threads that are looked at.
+/// Most threads read.
 const MAX_THREADS: usize = 8192;
 
 /// Whether a place is on a stack.
 #[derive(Debug)]
 pub(super) enum OnStack {
     No,
-    /// Behind its end: all of it is over.
+    /// Behind its end: no longer used.
     Unused,
     Used(Root),
 }
@@ -69,7 +69,7 @@ impl<'a> Roots<'a> {
     }
 
     fn symbols(&self, mapping: &Mapping) -> Option<Rc<Symbols>> {
-        /// Files with symbols that are kept at once.
+        /// Most files with symbols at once.
         const MAX_FILES: usize = 64;
         if let Some(known) = self.symbols.borrow().get(&mapping.name) {
             return known.clone();
@@ -83,7 +83,7 @@ impl<'a> Roots<'a> {
         found
     }
 
-    /// What is to be added to a file's addresses.
+    /// The difference between addresses of the process and of a file.
     fn bias(&self, mapping: &Mapping, symbols: &Symbols) -> Option<u64> {
         let mappings = self.memory.source().mappings();
         let first = mappings.iter().find(|first| first.file_offset == 0 && first.name == mapping.name)?;
@@ -105,8 +105,8 @@ impl<'a> Roots<'a> {
         Root::Global { name, is_known_holder: !keeps_books }
     }
 
-    /// The same of data that starts as zeros, in anonymous memory right behind a file's. It ends where the file says: what
-    /// comes behind that is something else.
+    /// The same for data that starts as zeros, in anonymous memory right behind a file's. It ends where the file's
+    /// description ends: memory behind that is unrelated.
     pub(super) fn zeroed_global(&self, place: u64, mapping: &Mapping, before: Option<&Mapping>) -> Option<Root> {
         let before = before.filter(|before| before.is_file() && before.end == mapping.start)?;
         let symbols = self.symbols(before)?;

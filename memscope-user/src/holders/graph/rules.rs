@@ -1,5 +1,5 @@
-//! Which words of an object hold what they point at. Memory that was freed keeps what was in it, and so does the rest of a
-//! block that is larger than its object: each rule here keeps left-overs of one kind out.
+//! Words of an object that hold their target. Freed memory keeps its old contents, and so does the rest of a block that
+//! is larger than its object: each rule here keeps left-overs of one kind out.
 
 use super::{Graph, Kind, Node, Step};
 use crate::holders::python::{Builtin, Keys, Part, Python, Type, Variable, of_object, of_type};
@@ -10,9 +10,9 @@ const STORAGE_BYTES: u64 = 0x20;
 const IN_FRONT: u64 = 32;
 /// Items of types with items of one byte each (`bytes`-like) can be anything up to here.
 const BYTE_ITEMS: u64 = 4096;
-/// Values that an object can have inside of it.
+/// Most values inside of an object.
 const INLINE_VALUES: u64 = 30;
-/// The least block that is a table of keys.
+/// Smallest block that is a table of keys.
 const MIN_KEYS_BYTES: u64 = 80;
 
 pub(super) fn is_storage(class: &str) -> bool {
@@ -62,7 +62,7 @@ impl Graph<'_> {
         let is_start = child.is_plain() && step.value == child.start;
         match ty.builtin {
             _ if ty.builtin == Builtin::List => offset == of_object::LIST_ITEMS && is_start,
-            // Shared keys of a class are names; what else is behind its fields is the interpreter's.
+            // Shared keys of a class are names; other data behind its fields is the interpreter's.
             _ if ty.is_class() => {
                 let is_field = place < object + of_type::BYTES;
                 is_field || (child.is_plain() && python.keys(child.start).is_some())
@@ -73,7 +73,7 @@ impl Graph<'_> {
             _ if ty.is_dict() && offset == of_object::DICT_KEYS => is_start,
             // Nodes of ordered dicts have keys alone.
             _ if ty.is_dict() && child.is_plain() => place < object || offset == of_object::DICT_VALUES,
-            // What else a deque has are blocks that it keeps for later.
+            // Other blocks of a deque are its reserve.
             Builtin::Deque if child.is_plain() => place < object || of_object::DEQUE_BLOCKS.contains(&offset),
             // The stack of a function that does not run: left-overs.
             Builtin::Frame => !self.is_unnamed(object, ty, step),
@@ -88,7 +88,7 @@ impl Graph<'_> {
         count.unsigned_abs().min(MAX_ITEMS)
     }
 
-    /// Bytes from an object's head on that are its own.
+    /// Bytes of an object from its head on.
     fn object_bytes(&self, python: &Python<'_>, object: u64, ty: &Type) -> u64 {
         const MAX_ITEM_BYTES: u64 = 4096;
         let items = match ty.item_size {
@@ -102,7 +102,7 @@ impl Graph<'_> {
         ty.basic_size + items + values
     }
 
-    /// A word of plain memory: if that is a table of keys, then only its used entries count for objects.
+    /// A word of plain memory: in a table of keys only the used entries count as references.
     fn admits_entry(&self, parent: &Node, place: u64, child: &Node) -> bool {
         let Some(python) = self.python.filter(|_| child.is_python()) else { return true };
         match python.keys(parent.start) {
@@ -137,8 +137,8 @@ impl Graph<'_> {
         !(is_autograd(class) && !is_python_function(class) && child.is_python())
     }
 
-    /// Whether a word of plain memory counts, by what owns that memory: `step` leads from it up, and `place` is the word.
-    /// `has_object`: the word points at an object of Python.
+    /// Whether a word of plain memory counts, by the owner of that memory: `step` leads from it up, and `place` is the
+    /// word. `has_object`: the word points at an object of Python.
     pub(super) fn is_owned(&self, step: &Step, place: u64, has_object: bool) -> bool {
         let (Kind::Python { object, ty }, Some(python)) = (&step.parent.kind, self.python) else { return true };
         let object = *object;

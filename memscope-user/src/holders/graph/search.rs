@@ -1,5 +1,5 @@
-//! The cheapest paths from a block to roots: Dijkstra's way, from the block outwards. Where several paths are wanted, an object
-//! is passed as many times: two variables of one module both lead through its dict.
+//! The cheapest paths from a block to roots, by Dijkstra's algorithm, from the block outwards. If several paths are
+//! wanted, an object is passed as many times: two variables of one module both lead through its dict.
 
 use std::{cmp::Reverse, collections::BinaryHeap, ops::Range, rc::Rc};
 
@@ -14,9 +14,9 @@ use crate::{
     holders::python::Builtin,
 };
 
-/// Objects that are looked at for one block.
+/// Most objects visited for one block.
 const MAX_OBJECTS: usize = 40_000;
-/// Steps that wait to be looked at, for one block.
+/// Most waiting steps for one block.
 const MAX_WAITING: usize = 400_000;
 /// Steps of one path: deeper is no structure that a person would name.
 const MAX_STEPS: u32 = 400;
@@ -24,10 +24,10 @@ const MAX_STEPS: u32 = 400;
 const MAX_EXTRA: u32 = 40;
 /// A word that points into a block, not at its start.
 const INSIDE: u32 = 30;
-/// What has the address itself, where tensors hold blocks.
+/// An object with the address itself, where tensors hold blocks.
 const NO_TENSOR: u32 = 40;
 
-/// What is looked for.
+/// The search's parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::holders) struct Wanted {
     /// The block on the device.
@@ -47,15 +47,15 @@ pub(in crate::holders) struct Path {
     pub(in crate::holders) trail: Trail,
 }
 
-/// What was found for one block.
+/// The result for one block.
 #[derive(Clone, Debug, Default)]
 pub(in crate::holders) struct Found {
     pub(in crate::holders) paths: Vec<Path>,
-    /// Objects that were looked at; none points at it if there are none.
+    /// Visited objects; without any there is no reference to it.
     pub(in crate::holders) objects: usize,
     /// Objects of Python hold each other, and nothing else does.
     pub(in crate::holders) is_ring: bool,
-    /// There were more objects than are looked at.
+    /// The limit of objects was reached.
     pub(in crate::holders) is_cut: bool,
 }
 
@@ -70,7 +70,7 @@ struct Entry {
 struct Search {
     queue: BinaryHeap<Reverse<(u32, usize)>>,
     tree: Vec<Entry>,
-    /// How often each object was passed.
+    /// Number of times that each object was passed.
     passed: HashMap<u64, usize>,
     /// What holds each object.
     parents: HashMap<u64, Rc<[Step]>>,
@@ -98,7 +98,7 @@ impl Search {
         steps
     }
 
-    /// Whether a step is on the way to this one already: a ring.
+    /// Whether a step is already on the path to this one: a ring.
     fn is_on_way(&self, last: usize, step: &Step) -> bool {
         let mut at = Some(last);
         while let Some(entry) = at.and_then(|at| self.tree.get(at)) {
@@ -162,7 +162,7 @@ impl Graph<'_> {
         found
     }
 
-    /// A block belongs to who points at its start; pointers to its inside count for less.
+    /// A block belongs to the object that points at its start; pointers to its inside count for less.
     fn seed(&self, wanted: &Wanted, search: &mut Search) {
         let range = &wanted.range;
         let block = Node { start: range.start, size: range.end - range.start, kind: Kind::Plain };
@@ -211,7 +211,7 @@ impl Graph<'_> {
     /// A path is whole.
     fn arrive(&self, cost: u32, last: usize, search: &mut Search) {
         let steps = search.steps(last);
-        // A weak one tells nothing where there is a better one.
+        // A weak one is useless if there is a better one.
         let is_weak = is_weak(&steps) || self.is_of_no_tensor(&steps);
         if is_weak && !search.found.paths.is_empty() {
             return;
@@ -227,7 +227,8 @@ impl Graph<'_> {
     }
 }
 
-/// Whether the word may be the address of a device block: a storage has it in front, tensors and Python's containers have none.
+/// Whether the word may be the address of a device block: a storage has it in front, tensors and Python's containers
+/// have none.
 pub(super) fn may_have_address(step: &Step) -> bool {
     const STORAGE_BYTES: u64 = 0x20;
     match &step.parent.kind {
@@ -239,7 +240,7 @@ pub(super) fn may_have_address(step: &Step) -> bool {
     }
 }
 
-/// The object that a variable of a running function is: functions pass it on to those that they call.
+/// The object in a variable of a running function: functions pass it on to those that they call.
 fn passed_on(steps: &[Step]) -> Option<u64> {
     let (root, rest) = steps.split_last()?;
     let is_local = matches!(&root.parent.kind, Kind::Root(Root::Local { .. }));

@@ -14,7 +14,7 @@ const LIBRARIES: [(&str, &str); 6] = [
 /// musl's C library, and its loader, which is the same file.
 const MUSL: [&str; 2] = ["ld-musl-", "libc.musl-"];
 
-/// Whose blocks `malloc` hands out.
+/// The allocator behind `malloc`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::holders) enum Allocator {
     Glibc,
@@ -22,7 +22,7 @@ pub(in crate::holders) enum Allocator {
     Other(String),
 }
 
-/// By what is mapped.
+/// Recognised by its mappings.
 pub(in crate::holders) fn allocator(source: &dyn Source) -> Allocator {
     let files = source.mappings().iter().filter(|mapping| mapping.is_file());
     let mut has_glibc = false;

@@ -1,7 +1,7 @@
-//! glibc's heaps: chunks one behind the other, each with its size in front.
+//! glibc's heaps: consecutive chunks, each with its size in front.
 //!
-//! A chunk is in use if the next one says so and no cache of a thread has it. Caches mark what they have by a key in its
-//! second word: a random number of the process (from 2.34 on), or the address of the cache (2.29 to 2.33).
+//! A chunk is in use if the next one is marked so and no thread's cache has it. Caches mark their chunks by a key in
+//! the second word: a random number of the process (from 2.34 on), or the address of the cache (2.29 to 2.33).
 
 use std::{
     cell::{Cell, RefCell},
@@ -19,7 +19,7 @@ use crate::{
 
 /// Heaps of threads begin at multiples of this.
 const HEAP_BYTES: u64 = 64 << 20;
-/// In front of what was asked for.
+/// Bytes in front of a block.
 const HEAD: u64 = 16;
 const LEAST: u64 = 16;
 /// Marks in the size of a chunk.
@@ -27,13 +27,13 @@ const MARKS: u64 = 7;
 const BEFORE_IS_USED: u64 = 1;
 /// Chunks that start in one page of 4 KiB, and one more.
 const PER_PAGE: usize = (PAGE / LEAST) as usize + 1;
-/// Candidates of mapped blocks that are looked at for one address.
+/// Most candidates of mapped blocks read for one address.
 const MAX_CANDIDATES: usize = 64;
-/// Behind the heap's own description comes that of its arena, which has a size that differs between versions.
+/// Behind the heap's own description comes that of its arena; its size differs between versions.
 const STATE_FROM: u64 = 0x800;
 const STATE_STEPS: u64 = 0x200;
 
-/// Chunks from one address on: for each 4 KiB how far into it the first one starts.
+/// Chunks from one address on: for each 4 KiB the offset of the first one in it.
 #[derive(Debug)]
 struct Chunks {
     start: u64,
@@ -51,11 +51,11 @@ pub(super) struct Glibc<'a> {
     memory: &'a Memory<'a>,
     heaps: RefCell<HashMap<u64, Option<Rc<Chunks>>>>,
     key: Option<u64>,
-    /// Chunks that were walked, in all.
+    /// Chunks walked in all.
     steps: Cell<u64>,
 }
 
-/// More chunks are not walked: what comes behind is of unknown make.
+/// Most chunks walked: beyond, the layout is unknown.
 const MAX_STEPS: u64 = 1 << 30;
 /// A heap that grows is not walked further.
 const MAX_HEAP_BYTES: u64 = 64 << 30;
@@ -69,7 +69,7 @@ impl<'a> Glibc<'a> {
         self.key == Some(word)
     }
 
-    /// The chunk that has an address.
+    /// The chunk of an address.
     pub(super) fn look(&self, mapping: &Mapping, address: u64) -> Place {
         match self.chunks(mapping, address) {
             Some(chunks) => self.chunk(&chunks, address).map_or(Place::Between, Place::In),
@@ -180,7 +180,7 @@ impl<'a> Glibc<'a> {
         }
     }
 
-    /// The block with a mapping of its own that has an address, out of what looks like the head of one.
+    /// The block with a mapping of its own around an address, among apparent heads of such blocks.
     pub(super) fn mapped(&self, mapping: &Mapping, address: u64, candidates: &[(u64, u64)]) -> Option<Block> {
         let behind = candidates.partition_point(|(start, _)| *start <= address);
         // What looks like one inside of a block's data does not reach to here, or the one before it does.
@@ -197,8 +197,8 @@ impl<'a> Glibc<'a> {
     }
 }
 
-/// What the first thread's cache marks its chunks by: the first chunk of the heap is that cache, with 64 counts and then 64
-/// lists, and the chunks that these lead to agree in their second word.
+/// The key of the first thread's cache: the first chunk of the heap is that cache, with 64 counts and then 64 lists,
+/// and the chunks that these lead to agree in their second word.
 fn key(memory: &Memory<'_>) -> Option<u64> {
     const CACHE_BYTES: u64 = 0x290;
     const LISTS: std::ops::Range<usize> = 18..82;

@@ -1,5 +1,5 @@
-//! Which block of the host's heaps an address is in: `CPython`'s pools first, since their memory lies among the rest, then
-//! glibc's heaps, then what glibc has mapped by itself.
+//! The block of an address in the host's heaps: `CPython`'s pools first, since their memory lies among the rest, then
+//! glibc's heaps, then glibc's blocks with mappings of their own.
 
 mod foreign;
 mod glibc;
@@ -49,13 +49,13 @@ pub(super) struct Heap<'a> {
 }
 
 impl<'a> Heap<'a> {
-    /// `pool_bytes`: how large `CPython`'s pools are, if it has any.
+    /// `pool_bytes`: size of `CPython`'s pools, if it has any.
     pub(super) fn new(memory: &'a Memory<'a>, pointers: &'a Pointers, pool_bytes: Option<u64>) -> Self {
         let pymalloc = pool_bytes.map(|bytes| Pymalloc::new(memory, bytes));
         Self { memory, pointers, pymalloc, glibc: Glibc::new(memory) }
     }
 
-    /// The block that has an address, free or not.
+    /// The block of an address, free or not.
     pub(super) fn block(&self, address: u64) -> Option<Block> {
         let mapping = self.memory.mapping(address)?;
         if !mapping.is_anonymous() || !mapping.writable {
@@ -78,12 +78,12 @@ impl<'a> Heap<'a> {
         }
     }
 
-    /// Whether a block's second word says that a cache of a thread has it.
+    /// Whether a block's second word marks it as in a thread's cache.
     pub(super) fn is_cached(&self, second_word: u64) -> bool {
         self.glibc.is_key(second_word)
     }
 
-    /// Forgets what may have changed, so that it is read again.
+    /// Drops cached state, so that it is read again.
     pub(super) fn forget(&self) {
         if let Some(pymalloc) = &self.pymalloc {
             pymalloc.forget();

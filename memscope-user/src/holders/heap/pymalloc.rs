@@ -15,13 +15,13 @@ use crate::{
 const HEADER: u64 = 48;
 const STEP: u64 = 16;
 const CLASSES: u64 = 32;
-/// Pools that are kept.
+/// Most pools kept.
 const MAX_POOLS: usize = 1 << 18;
 
 #[derive(Debug)]
 struct Pool {
     piece: u64,
-    /// From here on nothing was handed out yet.
+    /// Offset of the first piece that was never handed out.
     next_offset: u64,
     free: HashSet<u64>,
 }
@@ -42,7 +42,7 @@ impl<'a> Pymalloc<'a> {
         self.pools.borrow_mut().clear();
     }
 
-    /// The piece that has an address.
+    /// The piece of an address.
     pub(super) fn look(&self, mapping: &Mapping, address: u64) -> Place {
         let start = address & !(self.pool_bytes - 1);
         if start < mapping.start {
@@ -88,7 +88,7 @@ impl<'a> Pymalloc<'a> {
         }
         let mut free = HashSet::default();
         let mut next = first_free;
-        // A list of what is free has no more pieces than there are, and none twice.
+        // A free list has no more pieces than exist, and none twice.
         while next != 0 && is_inside(next) && (free.len() as u64) < room && free.insert(next) {
             next = self.memory.word(next)?;
         }
@@ -104,7 +104,7 @@ mod tests {
     const ARENA: u64 = 0x7f00_0010_0000;
     const POOL: u64 = 16 << 10;
 
-    /// A pool for 48 bytes: three pieces handed out, of which the second was given back.
+    /// A pool for 48 bytes: three pieces handed out, the second one freed again.
     fn image() -> Image {
         let mut image = Image::default();
         image.anonymous(ARENA, 4 * POOL);

@@ -1,7 +1,7 @@
-//! Every word of the process that points into its own anonymous memory, found in one pass and looked up afterwards.
+//! All words of the process that point into its own anonymous memory, found in one pass and looked up afterwards.
 //!
-//! A pointer is kept in eight bytes: page and word that it points to, page and word that it lies at, in a numbering of the
-//! pages that are in memory. So a sorted list of them answers who points at an address.
+//! A pointer is kept in eight bytes: page and word of its target, page and word of its place, in a numbering of the
+//! pages in memory. So a sorted list of them gives the references to an address.
 
 mod numbering;
 mod scan;
@@ -13,15 +13,15 @@ use super::source::{PAGE, Source};
 
 pub(super) use self::scan::{Limits, untagged};
 
-/// A word and where it lies.
+/// A word and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pointer {
-    /// What it points at: without the lowest bits, which some pointers carry marks in.
+    /// Its target: without the lowest bits, which are marks in some pointers.
     pub(super) target: u64,
     pub(super) place: u64,
 }
 
-/// What a pass has found.
+/// The result of a pass.
 #[derive(Debug)]
 pub(super) struct Pointers {
     numbering: Numbering,
@@ -29,12 +29,12 @@ pub(super) struct Pointers {
     lists: Vec<Vec<u64>>,
     /// Words that may be addresses of a device.
     device: Vec<Pointer>,
-    /// Starts of pages that look like the head of a block that glibc has mapped by itself: address and size.
+    /// Starts of pages that look like the head of a block with a mapping of its own by glibc: address and size.
     pub(super) mapped_blocks: Vec<(u64, u64)>,
     pub(super) figures: Figures,
 }
 
-/// What the pass has cost, and what it has left out.
+/// Cost of the pass, and the memory it has left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Figures {
     pub(super) scanned_bytes: u64,
@@ -42,19 +42,19 @@ pub(super) struct Figures {
     pub(super) unread_bytes: u64,
     /// Swapped out.
     pub(super) swapped_bytes: u64,
-    /// More than is looked at: memory, ...
+    /// Beyond the limits: memory, ...
     pub(super) left_out_bytes: u64,
     /// ... or pointers.
     pub(super) is_full: bool,
 }
 
 impl Pointers {
-    /// Looks at all memory of the process that may hold pointers. `wanted`: addresses of a device that are asked for.
+    /// Scans all memory of the process that may hold pointers. `wanted`: requested addresses of a device.
     pub(super) fn of(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) -> Self {
         scan::run(source, wanted, limits)
     }
 
-    /// Calls `take` for each word that points to `range`, at most `max` times; gives whether these were all.
+    /// Calls `take` for each word that points to `range`, at most `max` times; returns whether these were all.
     pub(super) fn to(&self, range: Range<u64>, max: usize, mut take: impl FnMut(Pointer)) -> bool {
         let mut room = max;
         let mut from = range.start;
@@ -82,14 +82,14 @@ impl Pointers {
         true
     }
 
-    /// All of them, as [`to`](Self::to) gives them.
+    /// All of them, as from [`to`](Self::to).
     pub(super) fn all_to(&self, range: Range<u64>, max: usize) -> Vec<Pointer> {
         let mut found = Vec::new();
         self.to(range, max, |pointer| found.push(pointer));
         found
     }
 
-    /// Pointers that were found.
+    /// Number of pointers.
     pub(super) fn len(&self) -> usize {
         self.lists.iter().map(Vec::len).sum::<usize>() + self.device.len()
     }
@@ -136,10 +136,10 @@ mod tests {
         assert!(!pointers.to(FAR..FAR + PAGE, 1, |_| {}) && pointers.to(FAR..FAR + PAGE, 2, |_| {}));
     }
 
-    /// At the bounds something is left out, and that is said.
+    /// At the limits memory is left out, and counted.
     #[test]
     fn bounds_are_said() {
-        // A thread takes 256 pages at once, and the last of three of these is left when both have enough.
+        // A thread takes 256 pages at once, and the last of three of these is left when both have reached their limit.
         let mut image = Image::default();
         image.anonymous(HEAP, 600 * PAGE);
         (0..600).for_each(|page| image.put(HEAP + page * PAGE, HEAP));
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!((pages.figures.left_out_bytes, pages.figures.scanned_bytes), (597 * PAGE, 3 * PAGE));
     }
 
-    /// An address that is asked for is found wherever it is, also where devices have none usually.
+    /// A requested address is found anywhere, also outside of the usual ranges of devices.
     #[test]
     fn what_is_asked_for_is_found() {
         let mut image = Image::default();

@@ -1,4 +1,4 @@
-//! Numbers of the pages that are in memory: a table by GiB, then one by page.
+//! Numbers of the pages in memory: a table by GiB, then one by page.
 
 use std::ops::Range;
 
@@ -9,10 +9,10 @@ const GIB_BITS: u32 = 30;
 const PAGES_PER_GIB: usize = 1 << (GIB_BITS - PAGE.trailing_zeros());
 const WORDS_PER_PAGE: u64 = PAGE / 8;
 const WORD_BITS: u32 = WORDS_PER_PAGE.trailing_zeros();
-/// What the packing has room for: 32 GiB.
+/// Limit of the packing: 32 GiB.
 pub(super) const MAX_PAGES: usize = 1 << (32 - WORD_BITS);
 
-/// Pages that lie one behind the other.
+/// Consecutive pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) start: u64,
@@ -24,7 +24,7 @@ pub(super) struct Run {
 /// Number 0 is no page.
 #[derive(Debug)]
 pub(super) struct Numbering {
-    /// For each GiB which of `slots` is its, and 0 for none.
+    /// For each GiB its index in `slots`; 0 is none.
     by_gib: Vec<u32>,
     slots: Vec<Box<[u32]>>,
     /// By number: address, and whether pointers to it are of interest.
@@ -38,7 +38,7 @@ impl Numbering {
         Self { by_gib: vec![0; gibs], slots: Vec::new(), pages: vec![(0, false)], limit: limit.min(MAX_PAGES - 1) }
     }
 
-    /// Numbers the pages of a mapping from `start` to `end`; gives how many there was no room for.
+    /// Numbers the pages of a mapping from `start` to `end`; returns the number of pages beyond the limit.
     pub(super) fn add(&mut self, mapping: &Mapping, start: u64, end: u64, runs: &mut Vec<Run>) -> u64 {
         const LONGEST_RUN: usize = 256;
         let is_target = mapping.is_anonymous();
@@ -71,7 +71,7 @@ impl Numbering {
         slot.get_mut((address / PAGE) as usize % PAGES_PER_GIB)
     }
 
-    /// The number of the page that has an address, if pointers to it are kept.
+    /// The number of the page of an address, if pointers to it are kept.
     #[inline]
     pub(super) fn number(&self, address: u64) -> u32 {
         match self.by_gib.get((address >> GIB_BITS) as usize) {
@@ -80,7 +80,7 @@ impl Numbering {
         }
     }
 
-    /// A pointer to `target`, which is on page `number`, from word `word` of page `from`.
+    /// A pointer to `target`, on page `number`, from word `word` of page `from`.
     #[inline]
     pub(super) const fn pack(number: u32, target: u64, from: u32, word: usize) -> u64 {
         let target = ((number as u64) << WORD_BITS) | (target % PAGE / 8);

@@ -16,7 +16,7 @@ use crate::holders::source::{ADDRESS_END, Backing, Mapping, PAGE, Source};
 
 /// Threads that read and look: the pass is bound by memory.
 const THREADS: usize = 2;
-/// Addresses below are none.
+/// Smallest valid address.
 const LOWEST: u64 = 1 << 20;
 /// Devices of Ascend have their memory at addresses with this in front.
 const DEVICE_PREFIX: u64 = 1;
@@ -26,12 +26,12 @@ const DEVICE_ALIGN: u64 = 32;
 /// Smaller mappings without memory are no reservations for a device.
 const MIN_RESERVED_BYTES: u64 = 1 << 20;
 
-/// How much is looked at.
+/// Limits of the scan.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::holders) struct Limits {
     /// Pages of the process.
     pub(in crate::holders) pages: usize,
-    /// Pointers that are kept, of eight bytes each.
+    /// Most pointers kept, of eight bytes each.
     pub(in crate::holders) pointers: usize,
 }
 
@@ -42,7 +42,7 @@ impl Default for Limits {
     }
 }
 
-/// What a thread finds.
+/// The result of a thread.
 #[derive(Debug, Default)]
 struct Found {
     packed: Vec<u64>,
@@ -108,7 +108,7 @@ fn number(source: &dyn Source, limits: Limits, figures: &mut Figures) -> (Number
     (numbering, runs)
 }
 
-/// Where words may be addresses of a device: what is asked for, what drivers map, and what is reserved.
+/// Ranges of possible device addresses: requested ones, mappings of drivers, and reservations.
 fn device_ranges(mappings: &[Mapping], wanted: &[Range<u64>]) -> Vec<Range<u64>> {
     let reserved = mappings.iter().filter(|mapping| {
         let is_large = mapping.end - mapping.start >= MIN_RESERVED_BYTES;
@@ -173,8 +173,8 @@ impl Scan<'_> {
     }
 }
 
-/// The pointer that a word is: references on `CPython`'s stack are marked by the lowest bit (3.14), and an object's values by
-/// one less than their address (3.12).
+/// The pointer in a word: references on `CPython`'s stack are marked by the lowest bit (3.14), and an object's values
+/// by one less than their address (3.12).
 #[inline]
 pub(in crate::holders) const fn untagged(word: u64) -> Option<u64> {
     match word & 7 {
@@ -185,8 +185,8 @@ pub(in crate::holders) const fn untagged(word: u64) -> Option<u64> {
     }
 }
 
-/// A block of glibc's that has a mapping of its own: its size is marked by the second bit alone, and with what is in front of
-/// it, it fills pages.
+/// A block of glibc's with a mapping of its own: its size is marked by the second bit alone, and with its head it fills
+/// pages.
 fn mapped_block(address: u64, words: &[[u8; 8]]) -> Option<(u64, u64)> {
     const MARKS: u64 = 7;
     const IS_MAPPED: u64 = 2;

@@ -3,8 +3,8 @@
 use super::Missing;
 use crate::holders::{graph::Graph, heap::Block, source::Mapping};
 
-/// The variables, and starts of names of the libraries that have them. `torch_npu`'s was looked at; those of CUDA and HIP have
-/// the same shape.
+/// The variables, and prefixes of the libraries that have them. `torch_npu`'s was verified; those of CUDA and HIP have
+/// the same form.
 const VARIABLES: [(&str, &str); 3] = [
     ("libtorch_npu", "_ZN7c10_npu19NPUCachingAllocator9allocatorE"),
     ("libc10_cuda", "_ZN3c104cuda20CUDACachingAllocator9allocatorE"),
@@ -35,7 +35,7 @@ pub(super) struct Allocator {
 
 pub(super) fn find(graph: &Graph<'_>) -> Result<Allocator, Missing> {
     let variable = variable(graph).ok_or(Missing::Allocator)?;
-    // Before the framework has begun there is none.
+    // Before the framework has started there is none.
     let object = graph.memory.word(variable).filter(|object| *object != 0).ok_or(Missing::Blocks)?;
     let class = graph.memory.word(object).and_then(|word| graph.classes.class(word)).ok_or(Missing::Sense)?;
     let mut bytes = ALLOCATOR_BYTES;

@@ -1,11 +1,11 @@
-//! What the fields of a block's description are. `next` and `previous` are inverse to each other, and a block's address and
-//! size give the address of the next one: nothing else fulfils that by chance.
+//! The fields of a block's description. `next` and `previous` are inverse to each other, and a block's address and size
+//! give the address of the next one: no other fields fulfil that by chance.
 
 use crate::{hash::HashMap, holders::memory::Memory};
 
 /// Blocks that the fields are learnt from.
 const MAX_SAMPLE: usize = 2000;
-/// Fields that are tried as links.
+/// Most fields tried as links.
 const MAX_LINKS: usize = 8;
 /// Of a hundred blocks, these have to agree: some are read while they change.
 const AGREE: usize = 95;
@@ -17,7 +17,7 @@ const LOWEST_ADDRESS: u64 = 1 << 20;
 /// Words of a description, by its address.
 pub(super) type Rows = HashMap<u64, Box<[u64]>>;
 
-/// Which word is what.
+/// The meaning of the words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fields {
     /// Words of a description.
@@ -69,7 +69,7 @@ impl Fields {
         at(row, self.next)
     }
 
-    /// Bytes that may say whether the block was handed out: those behind the address.
+    /// Bytes that may be the flag of a block that is handed out: those behind the address.
     pub(super) fn flags(&self) -> std::ops::Range<usize> {
         let from = (self.address + 1) * 8;
         from..from + 8
@@ -123,7 +123,7 @@ fn pairs(rows: &Rows, next: usize, previous: usize) -> Vec<Pair<'_>> {
     linked.collect()
 }
 
-/// The words that are address and size, and how many pairs agree in that.
+/// The words with address and size, and the number of pairs that agree.
 fn extent(pairs: &[Pair<'_>], words: usize) -> Option<(usize, usize, usize)> {
     let fits = |address: usize, size: usize, (row, behind): &Pair<'_>| {
         row[size] != 0
@@ -142,7 +142,7 @@ fn extent(pairs: &[Pair<'_>], words: usize) -> Option<(usize, usize, usize)> {
     agreeing.max_by_key(|(agreeing, address, size)| (*agreeing, std::cmp::Reverse((*address, *size))))
 }
 
-/// The word behind the size, if it is never larger: what was asked for.
+/// The word behind the size, if it is never larger: the requested size.
 fn requested(rows: &Rows, size: usize, words: usize) -> Option<usize> {
     let word = size + 1;
     (word < words && rows.values().all(|row| row[word] <= row[size])).then_some(word)

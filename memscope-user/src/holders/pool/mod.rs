@@ -1,8 +1,8 @@
-//! The blocks of a framework's caching allocator, out of its own structures: nothing here knows an offset of a version.
+//! The blocks of a framework's caching allocator, out of its own structures, without offsets of any version.
 //!
-//! [`devices`] finds the allocators of the devices behind the one exported variable, [`layout`] what a block's fields are, by
-//! what only a list of neighbours fulfils, [`trees`] which blocks are free, and [`reading`] reads all of it again until what
-//! was read is one moment, which the allocator's own sums prove.
+//! [`devices`] finds the allocators of the devices behind the one exported variable, [`layout`] the fields of a block,
+//! by properties that only a list of neighbours has, [`trees`] the free blocks, and [`reading`] reads all of it again
+//! until the result is of one moment, as the allocator's own sums prove.
 
 mod devices;
 mod layout;
@@ -13,11 +13,11 @@ use self::{devices::Device, layout::Fields, reading::Reading};
 use super::{graph::Graph, heap::Block};
 use crate::hash::{HashMap, HashSet};
 
-/// Blocks of a device that are looked at.
+/// Most blocks read of a device.
 const MAX_BLOCKS: usize = 1 << 20;
 /// Blocks of host memory that describe a block of a pool have between these sizes.
 const DESCRIPTION_BYTES: std::ops::RangeInclusive<u64> = 96..=1024;
-/// Groups of equal blocks that are tried.
+/// Most groups of equal blocks that are tried.
 const MAX_GROUPS: usize = 16;
 /// The small pool's blocks have at most this size.
 const MAX_SMALL_BYTES: u64 = 1 << 20;
@@ -27,7 +27,7 @@ const MAX_SMALL_BYTES: u64 = 1 << 20;
 pub(super) struct PoolBlock {
     pub(super) address: u64,
     pub(super) size_bytes: u64,
-    /// What was asked for; absent where the allocator does not keep it.
+    /// The requested size; absent where the allocator does not keep it.
     pub(super) requested_bytes: Option<u64>,
     pub(super) is_live: bool,
     pub(super) stream: u64,
@@ -48,18 +48,18 @@ pub(super) struct Pool {
     pub(super) own: HashSet<u64>,
     /// Devices with blocks.
     pub(super) devices: usize,
-    /// Devices of which what was read is not proved to be one moment.
+    /// Devices with a reading that is not proved to be of one moment.
     pub(super) unsure: Vec<u32>,
 }
 
 /// Why there is no pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// No library here has one that is known.
+    /// No library here has a known one.
     Allocator,
     /// There is an allocator, and no block yet.
     Blocks,
-    /// Its structures are others than those that are known.
+    /// Its structures are unknown.
     Sense,
 }
 
@@ -90,7 +90,7 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Pool, Missing> {
     Ok(pool)
 }
 
-/// Host blocks of one size that point, at one offset, into the device's allocator; and what of it they point at.
+/// Host blocks of one size that point, at one offset, into the device's allocator; and their targets there.
 type Owners = Vec<(u64, u64)>;
 
 fn fields_of(graph: &Graph<'_>, device: &Device) -> Option<(Fields, Owners)> {
@@ -102,7 +102,7 @@ fn fields_of(graph: &Graph<'_>, device: &Device) -> Option<(Fields, Owners)> {
         }
         let block = graph.heap.block(pointer.place).filter(|block| !block.is_free);
         if let Some(block) = block.filter(|block| DESCRIPTION_BYTES.contains(&block.size)) {
-            // malloc gives what it cannot split as a whole, so equal objects have blocks that differ by 16.
+            // malloc returns a block whole if it cannot split it, so equal objects have blocks that differ by 16.
             for size in [block.size, block.size - 16] {
                 groups.entry((pointer.place - block.start, size)).or_default().push((block.start, pointer.target));
             }
@@ -169,7 +169,7 @@ fn first_of(reading: &Reading, from: u64, has_memory: &impl Fn(&[u64]) -> bool) 
     at
 }
 
-/// What only has an index of blocks, such as nodes of trees, holds nothing either.
+/// An object that only has an index of blocks, such as a node of a tree, holds nothing either.
 fn index_blocks(graph: &Graph<'_>, pool: &mut Pool) {
     const MAX_INDEXES: usize = 64;
     let blocks: Vec<u64> = pool.own.iter().copied().collect();

@@ -14,26 +14,26 @@ use crate::{
     holders::{graph::Graph, source::ADDRESS_END, source::Source},
 };
 
-/// How long one device is read again.
+/// Longest time of reading one device.
 const PATIENCE: Duration = Duration::from_millis(300);
 const MIN_TRIES: u32 = 2;
 const MAX_TRIES: u32 = 200;
 /// Times that neighbours which were not known are followed, in one reading.
 const MAX_HOPS: u32 = 8;
 
-/// What was read.
+/// The result.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) fields: Fields,
     pub(super) rows: Rows,
-    /// The byte that says whether a block was handed out, ...
+    /// The byte that shows whether a block was handed out, ...
     pub(super) live: usize,
-    /// ... and the one that says whether it has memory, with segments that can grow.
+    /// ... and the one that shows whether it has memory, with segments that can grow.
     pub(super) mapped: Option<usize>,
     pub(super) is_proved: bool,
 }
 
-/// What one device is read by.
+/// State of reading one device.
 struct Reader<'a> {
     source: &'a dyn Source,
     graph: &'a Graph<'a>,
@@ -76,7 +76,7 @@ pub(super) fn read(graph: &Graph<'_>, device: &Device, fields: Fields, owners: &
     }
 }
 
-/// The byte that is 1 for all live blocks, behind the one that says so.
+/// The byte that is 1 for all live blocks, behind the flag.
 fn mapped_byte(rows: &Rows, fields: &Fields, live: usize) -> Option<usize> {
     let candidates = live + 1..fields.flags().end;
     let is_live = |row: &[u64]| byte(row, live) == 1;
@@ -100,7 +100,7 @@ impl Reader<'_> {
         blocks.iter().copied().zip(words).collect()
     }
 
-    /// The byte that is 0 for exactly the blocks in trees. Where no trees were whole, the first of the candidates.
+    /// The byte that is 0 for exactly the blocks in trees. If no trees were whole, the first candidate.
     fn learn_live(&self, known: &HashSet<u64>) -> usize {
         let rows: Rows = self.rows(&known.iter().copied().collect::<Vec<_>>()).into_iter().collect();
         let words = self.allocator_words();
@@ -114,7 +114,7 @@ impl Reader<'_> {
         if free.is_empty() { first } else { candidates.find(|at| says(*at)).unwrap_or(first) }
     }
 
-    /// Reads all blocks, neighbours that were not known, and segments that are wholly free, which hang in trees alone.
+    /// Reads all blocks, new neighbours, and segments that are wholly free, which only the trees refer to.
     fn moment(&self, known: &HashSet<u64>) -> Moment {
         let mut rows: Rows = self.rows(&known.iter().copied().collect::<Vec<_>>()).into_iter().collect();
         for _ in 0..MAX_HOPS {
@@ -150,7 +150,7 @@ impl Reader<'_> {
         new
     }
 
-    /// What was given back to malloc, and what was merged away: it points at its neighbours, and they do not point back.
+    /// Drops blocks freed by malloc or merged away: they point at their neighbours, which do not point back.
     fn drop_what_is_none(&self, rows: &mut Rows) {
         let fields = &self.fields;
         rows.retain(|_, row| {
@@ -176,7 +176,7 @@ impl Reader<'_> {
         !(before && behind)
     }
 
-    /// The byte that says which blocks are live, if with it everything agrees: no two blocks overlap, the allocator has the sum
+    /// The byte that marks live blocks, if everything agrees with it: no two blocks overlap, the allocator has the sum
     /// of the live ones and that of all, and as many are free as its trees have nodes.
     fn proof(&self, moment: &Moment, likely: usize) -> Option<usize> {
         let Moment { rows, words, headers } = moment;

@@ -11,9 +11,9 @@ use crate::{
 
 const HEADER_WORDS: usize = 5;
 const NODE_WORDS: usize = 5;
-/// Nodes of a tree that are looked at.
+/// Most nodes of a tree.
 const MAX_NODES: u64 = 1 << 20;
-/// Headers are this near to where blocks point at as their pool, in words.
+/// Largest distance, in words, of headers from the pool that blocks point at.
 const NEAR_WORDS: usize = 12;
 /// A tree of this size is not deeper.
 const MAX_DEPTH: usize = 48;
@@ -22,7 +22,7 @@ fn is_heap(word: u64) -> bool {
     word.is_multiple_of(8) && (1 << 20..ADDRESS_END).contains(&word)
 }
 
-/// The blocks in trees that are whole: with as many nodes as the header says, all of them blocks that are known.
+/// The blocks in whole trees: with as many nodes as in the header, all of them known blocks.
 pub(super) fn free_blocks(
     memory: &Memory<'_>,
     start: u64,
@@ -96,7 +96,7 @@ fn header_at(words: &[u64], address: u64) -> Option<Header> {
     (is_empty || is_full).then_some(Header { root, count })
 }
 
-/// The blocks that the nodes of trees name, read level by level and as close together in time as can be.
+/// The blocks that the nodes of trees name, read level by level and as close together in time as possible.
 pub(super) fn blocks_now(source: &dyn Source, headers: &[Header]) -> Vec<u64> {
     let mut level: Vec<u64> = headers.iter().map(|header| header.root).filter(|root| *root != 0).collect();
     let mut blocks = Vec::new();

@@ -5,11 +5,11 @@ use super::{
     layout::{of_object, of_type},
 };
 
-/// Larger tables are none.
+/// Largest size of a table.
 const MAX_LOG_SIZE: u8 = 40;
 /// Keys that objects of a class share.
 const MAX_SHARED: u64 = 30;
-/// Keys that are looked at for one with a name.
+/// Most keys searched for a name.
 const MAX_SEARCHED: u64 = 4000;
 /// Words behind the fields of a type among which its shared keys are.
 const CLASS_WORDS: usize = 80;
@@ -20,7 +20,7 @@ pub(in crate::holders) struct Keys {
     entries: u64,
     entry_bytes: u64,
     value_offset: u64,
-    /// Entries that were used.
+    /// Used entries.
     pub(in crate::holders) used: u64,
     /// Values lie elsewhere.
     is_shared: bool,
@@ -34,7 +34,7 @@ pub(in crate::holders) enum Part {
 }
 
 impl Keys {
-    /// The entry and the part of it that a place is.
+    /// The entry and the part of it at a place.
     pub(in crate::holders) fn part_at(&self, place: u64) -> Option<(u64, Part)> {
         let into = place.checked_sub(self.entries)?;
         let (at, offset) = (into / self.entry_bytes, into % self.entry_bytes);
@@ -110,7 +110,7 @@ impl Python<'_> {
     /// The key with this number.
     pub(in crate::holders) fn key(&self, table: u64, at: u64) -> Option<u64> {
         let keys = self.keys(table)?;
-        // A table that is shared can have got more keys than were read of it.
+        // A shared table may have got more keys than were read.
         let key = (at < keys.used.max(MAX_SHARED)).then(|| self.memory.word(keys.key_place(at))).flatten()?;
         (key != 0).then_some(key)
     }
@@ -132,7 +132,7 @@ impl Python<'_> {
         self.memory.word(place)
     }
 
-    /// The table of names that objects of a class share: of those that the class points at, the one for that.
+    /// The table of names that objects of a class share, found among the class's references.
     pub(in crate::holders) fn shared_keys(&self, class: u64) -> Option<u64> {
         let from = class.checked_add(of_type::BYTES - 8)?;
         let words = self.memory.words(from, CLASS_WORDS)?;
@@ -143,7 +143,7 @@ impl Python<'_> {
         words.into_iter().find(|address| address.is_multiple_of(8) && *address > 4096 && is_shared(*address))
     }
 
-    /// Where the values of an object begin that lie apart from it, by the word in front of it.
+    /// Start of the values of an object that lie apart from it, by the word in front of it.
     pub(in crate::holders) fn values_of(&self, object: u64) -> Option<u64> {
         match self.layout.minor {
             ..=10 => None,

@@ -2,7 +2,7 @@
 
 use super::{Python, layout::Layout, types::Builtin};
 
-/// Interpreters, threads and frames that are looked at.
+/// Most interpreters, threads and frames read.
 const MAX_INTERPRETERS: usize = 64;
 const MAX_THREADS: usize = 4096;
 const MAX_FRAMES: usize = 2000;
@@ -20,7 +20,7 @@ pub(in crate::holders) struct Frame {
     pub(in crate::holders) code: u64,
 }
 
-/// What a place in a frame is.
+/// The meaning of a place in a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::holders) enum Variable {
     Named(String),
@@ -69,7 +69,8 @@ impl Python<'_> {
         None
     }
 
-    /// Local variables, those of inner functions and those from outside. Values on the stack follow; they are no variables.
+    /// Local variables, those of inner functions and those from outside. Values on the stack follow; they are no
+    /// variables.
     fn old_variables(&self, code: u64) -> Option<u64> {
         let tuple_len = |at: u64| {
             let tuple = self.memory.word(code.checked_add(at)?)?;
@@ -110,7 +111,7 @@ impl Python<'_> {
         self.type_of(code).is_some_and(|ty| ty.builtin == Builtin::Code).then_some(code)
     }
 
-    /// What is at a place in a frame, counted from its first variable.
+    /// The variable at a place in a frame, counted from its first one.
     pub(in crate::holders) fn variable(&self, code: u64, at: u64) -> Variable {
         let name = if self.layout.frames_are_objects() {
             self.old_name(code, at)

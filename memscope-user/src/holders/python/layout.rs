@@ -1,5 +1,5 @@
-//! Where fields of `CPython`'s objects are, by version (3.8 to 3.14, 64 bits, both architectures). What the walker of stacks
-//! knows as well comes from there.
+//! Offsets of the fields of `CPython`'s objects, by version (3.8 to 3.14, 64 bits, both architectures). Those that the
+//! walker of stacks uses, too, come from there.
 
 use super::types::{Builtin, Type};
 use crate::locate::python::offsets::Offsets;
@@ -16,14 +16,14 @@ pub(in crate::holders) mod of_type {
     pub(in crate::holders) const DICT_OFFSET: usize = 36;
     /// Words up to there.
     pub(in crate::holders) const WORDS: usize = 37;
-    /// Behind the fields that all types have; those of classes made by Python follow.
+    /// Behind the fields of all types; those of classes made by Python follow.
     pub(in crate::holders) const BYTES: u64 = 408;
 }
 
 /// Objects, by offsets from their head.
 pub(in crate::holders) mod of_object {
     pub(in crate::holders) const TYPE: u64 = 8;
-    /// Number of items, of what has any.
+    /// Number of items, if it has any.
     pub(in crate::holders) const SIZE: u64 = 16;
     pub(in crate::holders) const LIST_ITEMS: u64 = 24;
     pub(in crate::holders) const TUPLE_ITEMS: u64 = 24;
@@ -37,7 +37,7 @@ pub(in crate::holders) mod of_object {
     /// The frame that called this one; up to 3.10 it is elsewhere.
     pub(in crate::holders) const FRAME_BACK: u64 = 16;
     pub(in crate::holders) const OLD_FRAME_BACK: u64 = 24;
-    /// Of a deque: first and last block, and how far into these the first and the last item are.
+    /// Of a deque: first and last block, and the index of the first and the last item in these.
     pub(in crate::holders) const DEQUE_BLOCKS: [u64; 2] = [24, 32];
     pub(in crate::holders) const DEQUE_INDICES: [u64; 2] = [40, 48];
 }
@@ -60,12 +60,12 @@ impl Layout {
         self.minor < 11
     }
 
-    /// Where local variables begin in a frame that is none.
+    /// Offset of local variables in such a frame.
     pub(in crate::holders) const fn frame_locals(&self) -> u64 {
         self.structs.layout.frame_len as u64
     }
 
-    /// Where such a frame has its code.
+    /// Offset of the code in such a frame.
     pub(in crate::holders) const fn frame_code(&self) -> u64 {
         self.structs.layout.code as u64
     }
@@ -119,7 +119,7 @@ impl Layout {
         if self.minor >= 13 { 8 } else { 0 }
     }
 
-    /// Values lie right behind an object's own fields if its type says so.
+    /// Values lie right behind an object's own fields if its type has this flag.
     pub(in crate::holders) const fn has_inline_values(&self, flags: u64) -> bool {
         const INLINE_VALUES: u64 = 1 << 2;
         self.minor >= 13 && flags & INLINE_VALUES != 0
@@ -140,10 +140,10 @@ impl Layout {
     pub(super) const CODE_NAMES: u64 = 96;
     /// Up to 3.10: names of local variables, of those from outside, and of those that inner functions use.
     pub(super) const CODE_OLD_NAMES: [u64; 3] = [72, 80, 88];
-    /// Up to 3.10: how many local variables there are.
+    /// Up to 3.10: number of local variables.
     pub(super) const CODE_OLD_LOCALS: u64 = 28;
 
-    /// In code: how many variables there are, how many of them come from outside, and room on the evaluation stack.
+    /// In code: number of variables, number of those from outside, and room on the evaluation stack.
     pub(super) const fn code_counts(&self) -> (u64, u64, u64) {
         if self.minor == 11 { (76, 92, 68) } else { (72, 88, 64) }
     }

@@ -46,7 +46,7 @@ pub(super) struct Python<'a> {
 }
 
 impl<'a> Python<'a> {
-    /// Looks for it; says why one that is there cannot be read.
+    /// Finds the interpreter; the error is why an existing one cannot be read.
     pub(super) fn find(memory: &'a Memory<'a>) -> Result<Option<Self>, String> {
         let source = memory.source();
         let mut seen: Vec<&str> = Vec::new();
@@ -104,15 +104,15 @@ impl<'a> Python<'a> {
         Ref::map(self.frames.borrow(), Vec::as_slice)
     }
 
-    /// The frame that has a place among its variables and values.
+    /// The frame with a place among its variables and values.
     pub(super) fn frame_at(&self, place: u64) -> Option<Frame> {
         let frames = self.frames.borrow();
         let behind = frames.partition_point(|frame| frame.start <= place);
         frames.get(behind.checked_sub(1)?).copied().filter(|frame| place < frame.end)
     }
 
-    /// The object that a block begins with: at its start, behind the collector's two words, or behind two more where the
-    /// interpreter manages its dict. Which of these, its type has to say as well.
+    /// The object at the start of a block: at its start, behind the collector's two words, or behind two more where the
+    /// interpreter manages its dict. Its type has to agree.
     pub(super) fn object(&self, block: &Block) -> Option<(u64, Rc<Type>)> {
         const WORDS: u64 = 16;
         [0, WORDS, 2 * WORDS].into_iter().find_map(|offset| {
@@ -129,8 +129,8 @@ impl<'a> Python<'a> {
         })
     }
 
-    /// Whether a word can be a count of references. Without that an array of pointers passes for a number, whose type is
-    /// a left-over.
+    /// Whether a word can be a count of references. Without that an array of pointers would pass for a number with a
+    /// left-over as its type.
     fn is_count(&self, word: u64) -> bool {
         let count = if self.layout.minor >= 12 { word & 0xffff_ffff } else { word };
         // From 3.14 on the upper half holds marks.

@@ -9,17 +9,17 @@ use crate::holders::source::ADDRESS_END;
 const MAX_NAME: usize = 256;
 /// Longest name of a field.
 const MAX_FIELD: usize = 128;
-/// Bases of a type, and fields of each, that are looked at.
+/// Most bases of a type, and fields of each.
 const MAX_BASES: usize = 12;
 const MAX_FIELDS: usize = 64;
 /// No type's objects have more fields, ...
 const MAX_BASIC_SIZE: u64 = 1 << 20;
 /// ... or larger items.
 const MAX_ITEM_SIZE: u64 = 1 << 16;
-/// A field that is an object, in two ways.
+/// A field that is an object, in two forms.
 const OBJECT_FIELD: [u32; 2] = [6, 16];
 
-/// Types that are treated in a way of their own.
+/// Types with rules of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::holders) enum Builtin {
     Module,
@@ -76,9 +76,9 @@ pub(in crate::holders) struct Type {
     pub(in crate::holders) item_size: u64,
     pub(in crate::holders) flags: u64,
     pub(in crate::holders) dict_offset: i64,
-    /// Fields that have names, by their offsets.
+    /// Named fields, by their offsets.
     pub(in crate::holders) fields: Vec<(u64, String)>,
-    /// What points at something and does not hold it.
+    /// Its references do not hold their targets.
     pub(in crate::holders) is_weak: bool,
     /// What points at nothing.
     pub(in crate::holders) is_scalar: bool,
@@ -114,12 +114,13 @@ impl Type {
         self.has(31)
     }
 
-    /// Lists, tuples, texts, dicts and exceptions: what they hold is objects.
+    /// Lists, tuples, texts, dicts and exceptions: they hold only objects.
     pub(in crate::holders) const fn holds_objects_alone(&self) -> bool {
         self.flags >> 24 & 0b111_0110 != 0
     }
 
-    /// Numbers, lists, tuples, texts, exceptions and classes: the interpreter's own, which clear what they let go of.
+    /// Numbers, lists, tuples, texts, exceptions and classes: the interpreter's own, which clear the references they
+    /// drop.
     pub(in crate::holders) const fn is_of_interpreter(&self) -> bool {
         self.flags >> 24 & 0b1101_0111 != 0
     }
@@ -141,7 +142,7 @@ impl Type {
 impl Python<'_> {
     /// The type at an address, if there is one.
     pub(in crate::holders) fn type_at(&self, address: u64) -> Option<Rc<Type>> {
-        /// Types that are kept, and what was taken for one.
+        /// Most types kept, and words mistaken for one.
         const MAX_KNOWN: usize = 1 << 18;
         const LOWEST: u64 = 4096;
         if !address.is_multiple_of(8) || !(LOWEST..ADDRESS_END).contains(&address) {
@@ -208,7 +209,7 @@ impl Python<'_> {
             })
     }
 
-    /// Fields of the type and of those that it is derived from: objects never get smaller, so offsets do not meet.
+    /// Fields of the type and of its bases: objects never get smaller, so offsets do not collide.
     fn read_bases(&self, ty: &mut Type) {
         let mut base = ty.address;
         for _ in 0..MAX_BASES {

@@ -1,4 +1,4 @@
-//! Values that name something: texts, numbers, tuples of these. They are the user's data: short, and shown escaped.
+//! Values in names: texts, numbers, tuples of these. They are the user's data: short, and shown escaped.
 
 use super::{Python, types::Builtin};
 

@@ -51,16 +51,16 @@ pub(super) fn split(row: &[u8], cells: &mut [Cell]) -> Split {
     Splitter::default().go_on(row, cells)
 }
 
-/// How far a row could be parted in one go.
+/// The result of splitting a row in one go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parted {
-    /// It takes this many bytes and lines, its end included.
+    /// Its length in bytes and lines, its end included.
     Row { len: usize, lines: u64 },
     /// It has no end in these bytes.
     Unfinished,
 }
 
-/// Parts the first row of `bytes` into exactly these cells, as [`Splitter`] would; `None` where only that one decides.
+/// Splits the first row of `bytes` into exactly these cells, as [`Splitter`] would; `None` where only that one decides.
 pub(super) fn part(bytes: &[u8], cells: &mut [Cell]) -> Option<Parted> {
     let (mut at, mut lines) = (0, 1);
     let last = cells.len().checked_sub(1)?;
@@ -71,7 +71,7 @@ pub(super) fn part(bytes: &[u8], cells: &mut [Cell]) -> Option<Parted> {
             cell.start = at + 1;
             let Some(end) = closing(bytes, &mut cell) else { return Some(Parted::Unfinished) };
             let within = memchr_iter(b'\n', &bytes[cell.start..cell.end]).count() as u64;
-            // A name of a mark that is not escaped may end before that.
+            // An unescaped name of a mark may end before that.
             let is_mark = || bytes[0] == b'"' || bytes[cells[EVENT_COLUMN].start..].starts_with(b"MSTX");
             if within > 0 && (column <= EVENT_COLUMN || is_mark()) {
                 return None;
@@ -98,8 +98,8 @@ pub(super) fn part(bytes: &[u8], cells: &mut [Cell]) -> Option<Parted> {
     Some(Parted::Row { len: at, lines })
 }
 
-/// Where the quote is that closes a cell, and what comes behind it: a comma or the end of a line. `None` if that is not in
-/// these bytes.
+/// Position of the closing quote of a cell, and the byte behind it: a comma or the end of a line. `None` if that is not
+/// in these bytes.
 pub(super) fn closing(bytes: &[u8], cell: &mut Cell) -> Option<usize> {
     let mut at = cell.start;
     loop {
@@ -129,7 +129,7 @@ pub(super) struct Splitter {
 }
 
 impl Splitter {
-    /// Goes on where it stopped; `row` is what it was, and more. Cells beyond those that there is room for are counted only.
+    /// Continues where it stopped; `row` is the earlier one, and more. Cells beyond the limit are only counted.
     pub(super) fn go_on(&mut self, row: &[u8], cells: &mut [Cell]) -> Split {
         loop {
             let mut cell = self.open.take().unwrap_or(Cell { start: self.at, end: self.at, doubled: false });
@@ -180,8 +180,8 @@ impl Splitter {
     }
 }
 
-/// Where the name of a mark with quotes that are not escaped ends: at the first quote that time, process, thread, device
-/// and pointer follow.
+/// End of the name of a mark with unescaped quotes: the first quote that time, process, thread, device and pointer
+/// follow.
 pub(super) fn bare_mark(row: &[u8]) -> Option<usize> {
     let event = nth_comma(row, 1)? + 1;
     if !row[event..].starts_with(b"MSTX,") {

@@ -69,14 +69,14 @@ fn torn_end_is_noted() {
     let row = "3,MALLOC,PTA,N/A,12,5,6,1,0x0000000000003039,\"{allocation_id:4,size:10}\",\"a\nb\n\",\n";
     for cut in 1..row.len() - 1 {
         let (rows, notes) = read(&format!("{HEADER}{row}{}", &row[..cut]));
-        // Only the newline or empty cells can be missing without anybody noticing.
+        // Only a missing newline or empty cells can go unnoticed.
         let whole = rows.expect("readable").len() - 1;
         assert_eq!(whole as u64 + notes.torn_rows, 1, "{cut}");
         assert!(whole == 0 || cut >= row.len() - 2, "{cut}");
     }
 }
 
-/// A row that is no row is left out, and reported with file, line and column; the rows around it are read.
+/// A bad row is dropped, and reported with file, line and column; the rows around it are read.
 #[test]
 fn bad_rows_are_left_out_with_their_place() {
     let good = "3,MALLOC,PTA,N/A,12,5,6,1,0x0000000000003039,\"{allocation_id:4,size:10}\",,\n";
@@ -125,7 +125,7 @@ fn open_quotes_swallow_nothing() {
     assert_eq!((notes.bad_rows, lines), (2, vec![3, 5]));
 }
 
-/// A quote that is never closed, and a line without an end, do not fill the memory; what follows is read.
+/// A quote that is never closed, and a line without an end, do not fill the memory; the next rows are read.
 #[test]
 fn huge_cells_are_left_out() {
     let good = "4,MSTX,Mark,\"x\",12,5,6,1,N/A,,,\n";
@@ -149,8 +149,8 @@ fn endless_lines_are_refused() {
     assert_eq!(refused, "`x.csv` is no dump: line 3 is longer than 64 MiB");
 }
 
-/// Quotes that are open in every line cost no more than the length of the file: what one swallows is looked at again a few times
-/// only. No row is made up from it.
+/// Open quotes in every line cost no more than the length of the file: swallowed bytes are read again a few times only.
+/// They yield no row.
 #[test]
 fn many_open_quotes_take_bounded_time() {
     let line = "3,MALLOC,\"x\n";
@@ -159,7 +159,7 @@ fn many_open_quotes_take_bounded_time() {
     reader.again_bytes = MAX_ROW_BYTES + 100;
     let mut notes = Notes::default();
     assert_eq!(reader.next_row(0, &mut notes).expect("readable"), None);
-    // One line that the rest of the first look is spared for, then as much as a row can be, each time.
+    // One line from the rest of the first read, then as much as the longest row, each time.
     assert_eq!((notes.bad_rows, notes.bad_examples.len()), (5, 4));
     assert_eq!(reader.read_bytes(), text.len() as u64);
 }
@@ -174,7 +174,7 @@ proptest! {
         let _ = read(&text);
     }
 
-    /// A row that is parted while its end is looked for has the cells that it has when it is parted line by line.
+    /// A row split during the search for its end has the same cells as one split line by line.
     #[test]
     fn whole_rows_are_those_of_lines(
         parts in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! Files that were made to do harm: nothing in them makes a command panic, and sums stay what they are.
+//! Files made to do harm: none makes a command panic, and sums stay right.
 
 use std::fs;
 use std::path::Path;
@@ -77,7 +77,7 @@ fn all_analyses() -> Vec<Box<dyn Analysis>> {
     ]
 }
 
-/// Reads a file by all analyses and prints what they found, as commands do. An error is an answer.
+/// Reads a file with all analyses and prints their findings, as commands do. An error is an answer.
 fn read(path: &Path) -> Result<Vec<Finding>, String> {
     let outcome = match run(&[path.to_owned()], all_analyses()) {
         Ok(outcome) => outcome,
@@ -162,7 +162,7 @@ fn write_db(path: &Path, rows: &[(usize, [usize; 7])]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Makes sure that no sum, difference or product of any analysis overflows, whatever sizes, addresses, totals and times a file has.
+    /// No sum, difference or product of any analysis overflows, whatever sizes, addresses, totals and times a file has.
     #[test]
     fn extreme_numbers_are_only_numbers(
         rows in prop::collection::vec((0..KINDS.len(), prop::array::uniform7(0..EXTREMES.len())), 1..80),
@@ -196,14 +196,14 @@ proptest! {
     }
 }
 
-/// Makes sure that tables which were made to confuse are answered: names that are no UTF-8, other columns, views, numbers of all types.
+/// Confusing tables are answered: names that are no UTF-8, other columns, views, numbers of all types.
 #[test]
 fn strange_tables_are_errors_or_answers() {
     let columns = |names: &[&str]| names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(",");
     let right = columns(&COLUMNS);
     let values = "1,'MALLOC','PTA','N/A',1,5,5,'0','0x1000','{\"allocation_id\":\"1\",\"size\":\"64\"}','',''";
     let cases: [(String, &str, Option<usize>); 8] = [
-        // Two bytes that are no text, in place of a marker.
+        // Two bytes that are no text replace a marker.
         (format!("CREATE TABLE memscope_dump ({})", right.replace("Event Type", "Event@@")), "", None),
         (format!("CREATE TABLE memscope_dump ({right}, \"@@\")"), ",1", Some(1)),
         (format!("CREATE TABLE memscope_dump ({right}, extra AS (1/0) VIRTUAL)"), "", Some(1)),
@@ -239,7 +239,7 @@ fn strange_tables_are_errors_or_answers() {
     }
 }
 
-/// Makes sure that blocks of 2^63 bytes are counted: two of them are more than a number holds, one of them is exact.
+/// Blocks of 2^63 bytes are counted: two of them exceed a number, one of them is exact.
 #[test]
 fn sizes_of_half_the_numbers() {
     let row = |id: u64, event: &str, number: u64| {

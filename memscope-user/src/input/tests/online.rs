@@ -1,4 +1,4 @@
-//! Offline is online: what analyses find in a capture, or in dumps, of a trace is what they found while it ran.
+//! Offline is online: findings from a capture, or from dumps, of a trace equal those of the live trace.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ use crate::sinks::{DumpOptions, DumpSink, StackCells};
 use crate::testing::ops::{self, Copied};
 use crate::testing::{HOST, Who};
 
-/// Time between two things that happen.
+/// Time between two calls.
 const PAUSE_NS: u64 = 200_000_000;
 /// Stacks of Python: a forward pass, a backward pass, a step of an optimizer, and one that no rule knows.
 const STACKS: [&[(&str, &str)]; 4] = [
@@ -92,7 +92,7 @@ fn trace_into(
     (outcome.findings, folder)
 }
 
-/// What is found in the capture of a trace.
+/// The findings of a trace's capture.
 fn of_capture(records: &[u8]) -> Vec<Finding> {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("x.capture");
@@ -108,7 +108,7 @@ fn of_capture(records: &[u8]) -> Vec<Finding> {
 
 /// Without what rows lack: whether the process was attached to, requests that failed, frees of unknown blocks; and why there was
 /// no memory.
-fn told_by_rows(findings: Vec<Finding>) -> Vec<Finding> {
+fn known_by_rows(findings: Vec<Finding>) -> Vec<Finding> {
     findings
         .into_iter()
         .filter_map(|finding| match finding {
@@ -124,7 +124,7 @@ fn told_by_rows(findings: Vec<Finding>) -> Vec<Finding> {
             })),
             Finding::Peak(peak) => Some(Finding::Peak(Peak { attached: false, ..peak })),
             Finding::Fragmentation(found) => Some(Finding::Fragmentation(Fragmentation { attached: false, ..found })),
-            // Neither the driver's module nor who called it.
+            // Neither the driver's module nor its caller.
             Finding::Growth(mut growth) => {
                 let increases = growth.increases.iter_mut().map(|increase| &mut increase.site);
                 let sites = growth.sites.iter_mut().filter_map(|growing| growing.site.as_mut());
@@ -148,7 +148,7 @@ fn of_dumps(folder: &Path) -> Vec<Finding> {
     }
 }
 
-/// What has to be known of stacks and operators, first of all.
+/// Stacks and operators, first of all.
 fn preamble() -> Vec<u8> {
     let mut records = ops::notes();
     for pid in [10, 20] {
@@ -168,7 +168,7 @@ fn preamble() -> Vec<u8> {
     records
 }
 
-/// One thing that process `pid` does. Not `exec`, which ends the steps that are open: it has no row.
+/// One call of process `pid`. Not `exec`, which ends the open steps: it has no row.
 fn act(time: u64, pid: u32, what: u8, slot: u64) -> Vec<u8> {
     let who = at(time, pid, pid + (slot as u32 & 1));
     let addr = 0x1000 * (1 + slot);
@@ -193,7 +193,7 @@ fn act(time: u64, pid: u32, what: u8, slot: u64) -> Vec<u8> {
     }
 }
 
-/// Everything that was done, and a mark of both processes at the end.
+/// All calls, and a mark of both processes at the end.
 fn records(acts: &[(u32, u8, u64)], leaks: bool) -> Vec<u8> {
     let mut all = preamble();
     let mut time_ns = PAUSE_NS;
@@ -211,18 +211,19 @@ fn records(acts: &[(u32, u8, u64)], leaks: bool) -> Vec<u8> {
     all
 }
 
-/// Asserts it of one trace; gives what was found.
+/// Asserts it of one trace; returns the findings.
 fn assert_same(records: &[u8], format: (sinks::Format, StackCells)) -> Result<Vec<Finding>, TestCaseError> {
     let (live, folder) = trace_into(records, format, analyses());
     prop_assert_eq!(&of_capture(records), &live);
-    prop_assert_eq!(told_by_rows(of_dumps(folder.path())), told_by_rows(live.clone()));
+    prop_assert_eq!(known_by_rows(of_dumps(folder.path())), known_by_rows(live.clone()));
     Ok(live)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever two processes do, the dumps and the capture lead to the findings of the live trace, and no figure is negative.
+    /// Whatever two processes do, the dumps and the capture give the findings of the live trace, and no figure is
+    /// negative.
     #[test]
     fn offline_is_online(
         acts in prop::collection::vec((1..3_u32, 0..21_u8, 0..4_u64), 1..80),
@@ -235,7 +236,7 @@ proptest! {
     }
 }
 
-/// The rows that events have, by process and number. What a row of no memory leads to has no row itself.
+/// The rows of events, by process and number. An event made from a row about no memory has no row itself.
 fn rows_of(recorder: &Recorder) -> Vec<String> {
     let events = recorder.0.lock().expect("lock");
     let of_rows = events.iter().filter(|event| !matches!(event.kind, EventKind::OutOfMemory(_)));
@@ -253,7 +254,7 @@ fn rows_of(recorder: &Recorder) -> Vec<String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The events of a trace and those of its own dump say the same, as far as rows carry it: they have the same rows.
+    /// The events of a trace and those of its own dump are equal, as far as rows carry them: they have the same rows.
     #[test]
     fn events_are_those_of_the_dump(
         acts in prop::collection::vec((1..3_u32, 0..21_u8, 0..4_u64), 1..80),
@@ -267,7 +268,7 @@ proptest! {
     }
 }
 
-/// Two rounds of a program in which every analysis finds something: so there is something that can differ.
+/// Two rounds of a program with findings of every analysis: so that a difference can show.
 #[test]
 fn there_is_something_to_find() {
     let round = [
@@ -307,13 +308,13 @@ fn there_is_something_to_find() {
             .flat_map(|found| found.parts.iter().map(|part| part.component.as_str()))
             .collect();
         assert!(components.contains(&"activation") && components.contains(&"unknown"), "{components:?}");
-        // Rows do not say why there was no memory: nothing is made up of them.
+        // Rows do not contain why memory was out: no cause is made up.
         let folder = trace(&records(&acts, true), format, Vec::new()).1;
         assert!(of_dumps(folder.path()).iter().all(|it| !matches!(it, Finding::Oom(_))));
     }
 }
 
-/// A difference that is stated: rows do not name the function of ACL or the runtime that asked the driver.
+/// A documented difference: rows do not name the function of ACL or the runtime that called the driver.
 #[test]
 fn callers_are_not_in_rows() {
     let records = Who::within("aclrtMallocAlign32", at(2, 7, 7).alloc(0x10, 64, device(0)));

@@ -1,4 +1,4 @@
-//! Where memory was allocated, in the formats of other viewers. Each decides nothing: which layer, and at which moment, is chosen here.
+//! Places of allocations in the formats of other viewers. The formats decide nothing: layer and moment are chosen here.
 //!
 //! Bytes of a pool are in blocks of the driver, too, so layers without a byte in common are written, and no byte twice.
 
@@ -47,8 +47,8 @@ impl At {
     }
 }
 
-/// Layers of each process and device that have no byte in common: the pools of frameworks, else the fullest pool, or the driver where there is
-/// no pool.
+/// Layers of each process and device without a byte in common: the pools of frameworks, else the fullest pool, or the
+/// driver without pools.
 fn layers(run: &Reduced) -> impl Iterator<Item = (&View, &Layer)> {
     run.views.iter().flat_map(|view| exported(view).map(move |layer| (view, layer)))
 }
@@ -79,7 +79,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// The numbers of the frames of a place, innermost first; with what the stack's end says behind.
+    /// The numbers of the frames of a place, innermost first; with the stack's end behind.
     fn of(&mut self, stacks: Stacks) -> Vec<u32> {
         let Some(stack) = stacks.best() else { return vec![self.number(plain("<no stack>"))] };
         let mut numbers: Vec<u32> = stack.frames().iter().map(|text| self.number(Frame::of(text))).collect();

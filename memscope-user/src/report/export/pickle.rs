@@ -1,4 +1,4 @@
-//! Python's pickles, protocol 2, as far as snapshots need them. What is there often is written once and referred to.
+//! Python's pickles, protocol 2, as far as snapshots need them. Repeated values are written once and referred to.
 
 use crate::hash::HashMap;
 
@@ -91,7 +91,7 @@ impl Pickle {
         self
     }
 
-    /// Remembers what was written last; gives its number.
+    /// Remembers the value written last; returns its number.
     pub(super) fn put(&mut self) -> u32 {
         let number = self.memo;
         self.memo += 1;
@@ -99,7 +99,7 @@ impl Pickle {
         number
     }
 
-    /// What was remembered.
+    /// Refers to a remembered value.
     pub(super) fn get(&mut self, number: u32) -> &mut Self {
         self.refer(b'h', b'j', number);
         self

@@ -1,7 +1,7 @@
 //! `profile.proto`, as `go tool pprof` and its kin read it: gzip around a `Profile` of github.com/google/pprof.
 //!
-//! Four values as Go's heap profiles have them: live objects and bytes at the moment, and all that were allocated. `system_name` stays empty:
-//! where it equals the name, pprof takes `<module>` and `<lambda>` for arguments of templates and removes them.
+//! Four values as in Go's heap profiles: live objects and bytes at the moment, and all allocations. `system_name` stays
+//! empty: if it equals the name, pprof takes `<module>` and `<lambda>` for arguments of templates and removes them.
 
 use super::protobuf::Message;
 use super::{At, Frames, clean, layers};
@@ -13,7 +13,7 @@ use crate::report::{Layer, Rec, Reduced, View};
 const VALUES: [(&str, &str); 4] =
     [("inuse_objects", "count"), ("inuse_space", "bytes"), ("alloc_objects", "count"), ("alloc_space", "bytes")];
 const DEFAULT: &str = "inuse_space";
-/// Frames of pools themselves: flat bytes belong to who called them.
+/// Frames of pools themselves: flat bytes belong to their callers.
 const DROPPED: &str = r"halMem.*|aclrtMalloc.*|rtMalloc.*|\+0x[0-9a-f]+";
 
 /// Texts by number; number 0 is the empty one.
@@ -40,7 +40,7 @@ impl Texts {
     }
 }
 
-/// The profile at a moment. Runs without it have what was allocated alone.
+/// The profile at a moment. Runs without it have only allocations.
 #[must_use]
 pub fn write(run: &Reduced, at: At, part: Option<&str>) -> Vec<u8> {
     let mut writer = Writer { profile: Message::default(), texts: Texts::new(), frames: Frames::default() };

@@ -1,11 +1,11 @@
-//! Protocol buffers, as far as profiles need them: numbers and what has a length.
+//! Protocol buffers, as far as profiles need them: numbers, and values with a length.
 
 /// A message in the making.
 #[derive(Debug, Default)]
 pub(super) struct Message(Vec<u8>);
 
 impl Message {
-    /// A number; 0 is what is not there.
+    /// A number; 0 is left out.
     pub(super) fn number(&mut self, field: u32, value: u64) -> &mut Self {
         if value != 0 {
             self.varint(u64::from(field) << 3);
@@ -14,7 +14,7 @@ impl Message {
         self
     }
 
-    /// Bytes with their length, also when there are none.
+    /// Bytes with their length, also when empty.
     pub(super) fn bytes(&mut self, field: u32, bytes: &[u8]) -> &mut Self {
         self.varint(u64::from(field) << 3 | 2);
         self.varint(bytes.len() as u64);
@@ -51,8 +51,8 @@ impl Message {
 mod tests {
     use super::*;
 
-    /// The examples of the encoding's documentation: field 1 with 150 is 08 96 01, field 2 with "testing" 12 07 …, and packed numbers
-    /// 3, 270, 86942 of field 6 are 32 06 03 8e 02 9e a7 05.
+    /// The examples of the encoding's documentation: field 1 with 150 is 08 96 01, field 2 with "testing" 12 07 …, and
+    /// packed numbers 3, 270, 86942 of field 6 are 32 06 03 8e 02 9e a7 05.
     #[test]
     fn encoding_of_the_documentation() {
         let mut message = Message::default();

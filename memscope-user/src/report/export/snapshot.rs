@@ -1,6 +1,7 @@
 //! `PyTorch`'s memory snapshot, as `torch.cuda.memory._snapshot()` gives it and its viewers read it (`_memory_viz`, `pytorch.org/memory_viz`).
 //!
-//! Sizes in traces are those that were requested, where they are known; those of blocks are the pool's. The trace ends at the chosen moment.
+//! Sizes in traces are the requested ones, where known; those of blocks are the pool's. The trace ends at the chosen
+//! moment.
 
 use super::pickle::Pickle;
 use super::{At, clean};
@@ -9,7 +10,7 @@ use crate::model::{Device, PoolOperators, Stack};
 use crate::report::{Failed, Layer, Rec, Reduced, Segment, View};
 use crate::text::frame::Frame;
 
-/// Segments up to this size are those of small blocks, in bytes.
+/// Largest segment of small blocks, in bytes.
 const SMALL: u64 = 2 << 20;
 
 /// Why there is no snapshot.
@@ -24,7 +25,7 @@ pub enum SnapshotError {
     /// Not all blocks were kept.
     #[error("it has more blocks than a snapshot takes: choose a part with --since and --until")]
     TooMany,
-    /// There is no such moment.
+    /// The run has no such moment.
     #[error("there is no such moment: no request failed for want of memory")]
     NoMoment,
 }
@@ -67,7 +68,7 @@ struct Entry {
 ///
 /// # Errors
 ///
-/// When a snapshot cannot say what the run has.
+/// When a snapshot cannot represent the run.
 pub fn write(run: &Reduced, at: At) -> Result<Vec<u8>, SnapshotError> {
     let of_pool =
         |view: &'_ View| view.layers.iter().position(|layer| layer.pool.operators() == Some(PoolOperators::Torch));
@@ -93,7 +94,7 @@ const fn number(device: Device) -> u32 {
 
 struct Writer {
     out: Pickle,
-    /// Lists of frames that were written.
+    /// Written lists of frames.
     stacks: HashMap<Option<Stack>, u32>,
     until: u64,
 }

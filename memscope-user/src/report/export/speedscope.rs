@@ -14,7 +14,7 @@ use crate::report::{Layer, Reduced, StackWeight, View};
 ///
 /// # Errors
 ///
-/// When `out` cannot be written to.
+/// When `out` cannot be written.
 pub fn write(run: &Reduced, out: &mut dyn Write) -> io::Result<()> {
     let mut frames = Frames::default();
     let mut profiles = Vec::new();

@@ -96,8 +96,8 @@ function segmentRows(t) {
 function segs() {
   const l = layer(), t = state.cursor, rows = segmentRows(t), addr = col("b", "addr"), size = col("b", "size"), part = col("b", "part");
   $("segmentsPanel").hidden = l.base;
-  const told = rows.slice(0, MOST_SEGS), big = Math.max(1, ...told.map(r => r.s[1])), [g, w] = canvas("segments", told.length * SEG_ROW + 2), L = Math.min(200, Math.max(76, w * .3)), R = 48, boxes = [];
-  told.forEach((r, k) => {
+  const listed = rows.slice(0, MOST_SEGS), big = Math.max(1, ...listed.map(r => r.s[1])), [g, w] = canvas("segments", listed.length * SEG_ROW + 2), L = Math.min(200, Math.max(76, w * .3)), R = 48, boxes = [];
+  listed.forEach((r, k) => {
     const wide = Math.max(2, r.s[1] / big * (w - L - R)), y = k * SEG_ROW + 2;
     g.fillStyle = inks.soft; g.textAlign = "right"; g.fillText(L < 190 ? bytes(r.s[1]) : W.segFree(bytes(r.s[1]), bytes(r.s[1] - r.used)), L - 10, y + 8);
     g.fillStyle = inks.free; g.fillRect(L, y, wide, 15);
@@ -110,6 +110,6 @@ function segs() {
   $("when").textContent = at(t);
   $("slider").value = 1000 * (t - view().start) / (view().end - view().start || 1);
   $("slider").setAttribute("aria-valuetext", at(t));
-  table("segTable", [[W.address, "n"], [W.size, "n"], [W.used, "n"], [W.free, "n"], [W.largestCol, "n"], [W.count, "n"]], told.map(r => [["0x" + r.s[0].toString(16), "n"], [bytes(r.s[1]), "n"], [bytes(r.used), "n"], [bytes(r.s[1] - r.used), "n"], [bytes(r.largest), "n"], [count(r.blocks.length), "n"]]));
+  table("segTable", [[W.address, "n"], [W.size, "n"], [W.used, "n"], [W.free, "n"], [W.largestCol, "n"], [W.count, "n"]], listed.map(r => [["0x" + r.s[0].toString(16), "n"], [bytes(r.s[1]), "n"], [bytes(r.used), "n"], [bytes(r.s[1] - r.used), "n"], [bytes(r.largest), "n"], [count(r.blocks.length), "n"]]));
   shown.segs = e => { const x = localX("segments", e), y = localY("segments", e), b = boxes.find(b => y >= b[2] && y < b[2] + 16 && x >= b[0] - 1 && x <= b[0] + b[1] + 1); return b ? b[3] : -1; };
 }

@@ -31,7 +31,7 @@ function card(title, big, sub, kids, go) {
 }
 function cards() {
   const v = view(), l = layer(), peak = peakOf(l), res = reservedAt(l, peak.t), led = findingsOf("ledger").find(f => f.moment === "peak"), capacity = led?.capacity_bytes;
-  const step = v.steps.length ? stepAt(peak.t) : 0, cached = Math.max(0, res - peak.bytes), unseen = Math.max(0, l.told_peak - peak.bytes);
+  const step = v.steps.length ? stepAt(peak.t) : 0, cached = Math.max(0, res - peak.bytes), unseen = Math.max(0, l.reported_peak - peak.bytes);
   const colourOf = o => { const i = l.parts.indexOf(o, 1); return i < 0 ? palette[0] : partColour(l, i); };
   const full = card(W.full, bytes(peak.bytes), W.atPeak(span(peak.t), step), [meter([[palette[1], peak.bytes], [inks.free, cached]]), rows([[palette[1], W.inUse, bytes(peak.bytes)], ...(l.base ? [] : [[inks.free, W.cached, res ? bytes(cached) : W.unknown]]), ...(unseen ? [["transparent", W.unseen, bytes(unseen)]] : []), ["transparent", W.capacity, capacity ? bytes(capacity) : W.unknown], ["transparent", endLabel(), bytes(endOf(l).bytes)]])], ["curve", W.goCurve]);
   const tops = peak.owners.slice(0, 5), left = peak.owners.slice(5).reduce((a, o) => a + o[1], 0);

@@ -11,15 +11,15 @@ use crate::whatif::check::SelfCheck;
 use crate::whatif::requests::{Gaps, MarkOf, Op, Requests};
 use crate::whatif::settings::{Family, Settings};
 
-/// Less is no gain: this part of what there is now, and this many bytes.
+/// Smallest gain: this part of the present memory, and this many bytes.
 const GAIN_PART: f64 = 0.02;
 const GAIN_BYTES: u64 = 64 * MIB;
-/// Settings for which the least memory is looked for, which takes tens of replays.
+/// Settings with a search for the least memory, which takes tens of replays.
 const LEAST_OF: usize = 3;
 /// Settings in an advice.
 const SHOWN: usize = 10;
 
-/// What the user wants beside a question.
+/// The user's wishes beside a question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
     /// No setting with more driver calls than there are now.
@@ -33,9 +33,9 @@ pub struct Advice {
     pub pid: u32,
     /// The self-check.
     pub check: SelfCheck,
-    /// What the recording does not show.
+    /// Facts missing in the recording.
     pub gaps: Gaps,
-    /// Settings of the recording, on the device that is asked about.
+    /// Settings of the recording, on the device in question.
     pub now: Answer,
     /// Settings that serve better, best first.
     pub better: Vec<Answer>,
@@ -114,7 +114,7 @@ fn is_gain(now: &Answer, other: &Answer) -> bool {
 ///
 /// # Errors
 ///
-/// When the settings that the recording is said to have are refused.
+/// When the assumed settings of the recording are refused.
 pub fn advise(requests: &Requests, question: &Question, wishes: Wishes) -> Result<Advice, String> {
     let shown = Shown::new(requests, requests, question)?;
     let card = question.card();

@@ -1,4 +1,4 @@
-//! One setting: replays with the addresses and lags that may be, and what they agree on.
+//! One setting: replays with the possible addresses and lags, and the figures common to them.
 
 use super::{Answer, DeviceAnswer, Fit, Part, ProcessAnswer, Span, Sure};
 use crate::whatif::bounds::bounds;
@@ -10,10 +10,10 @@ use crate::whatif::requests::{MarkOf, Requests};
 use crate::whatif::settings::{Family, Release, Settings};
 use crate::whatif::streams::{LAGS, with_lags};
 
-/// Frames of a request that are shown.
+/// Frames shown of a request.
 const FRAMES: usize = 8;
 
-/// What is asked.
+/// A question.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
     /// Settings to try.
@@ -24,17 +24,17 @@ pub struct Question {
     pub family: Family,
     /// Release of `torch_npu`; `None`: the newest.
     pub release: Option<Release>,
-    /// Bytes of a device that the process can have; `None`: as much as it likes.
+    /// Bytes of a device that the process can have; `None`: unlimited.
     pub limit_bytes: Option<u64>,
-    /// Bytes that the device has, of which fractions are parts; `None`: the limit.
+    /// Bytes of the device, the base of fractions; `None`: the limit.
     pub total_bytes: Option<u64>,
     /// Memory fraction.
     pub fraction: Option<f64>,
-    /// Goes on behind a request at which the program would go another way.
+    /// Goes on behind a request at which the program would behave differently.
     pub until: Until,
     /// Looks for the least memory.
     pub least: bool,
-    /// The requests are not those of the recording.
+    /// The requests differ from those of the recording.
     pub changed: bool,
 }
 
@@ -43,7 +43,7 @@ impl Question {
         self.release.unwrap_or(Release::Next)
     }
 
-    /// The device that is asked about.
+    /// The device in question.
     pub(super) fn card(&self) -> Card {
         let plain = Card::default();
         Card {
@@ -67,7 +67,7 @@ pub struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    /// Checks a recording. `whole` is the recording itself where `requests` are not all of it.
+    /// Checks a recording. `whole` is the recording itself where `requests` are a part of it.
     pub fn new(requests: &'a Requests, whole: &Requests, question: &Question) -> Result<Self, String> {
         let (family, release) = (question.family, question.release());
         let card = Card { limits_whole_fraction: release.limits_whole_fraction(), ..Card::default() };
@@ -88,7 +88,7 @@ impl<'a> Shown<'a> {
         &self.check.settings
     }
 
-    /// The replay under one setting, on this card; `None`: on devices as the recording had them.
+    /// The replay under one setting, on this card; `None`: on devices as in the recording.
     pub(super) fn answer(&self, text: &str, question: &Question, card: Option<&Card>) -> Answer {
         match Settings::parse(text, question.family, question.release()) {
             Ok(settings) => self.replayed(text, &settings, question, card),
@@ -223,11 +223,11 @@ fn empty(text: &str) -> Answer {
     }
 }
 
-/// Asks about one process. `whole` is its recording, of which `requests` may be a part.
+/// Asks about one process. `whole` is its recording; `requests` may be a part of it.
 ///
 /// # Errors
 ///
-/// When the settings that the recording is said to have are refused.
+/// When the assumed settings of the recording are refused.
 pub fn ask(requests: &Requests, whole: &Requests, question: &Question) -> Result<ProcessAnswer, String> {
     let shown = Shown::new(requests, whole, question)?;
     let card = question.card();

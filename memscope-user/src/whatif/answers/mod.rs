@@ -1,4 +1,4 @@
-//! What is asked of a recording, and how sure each figure is.
+//! Questions to a recording, and the certainty of each figure.
 
 mod advise;
 mod ask;
@@ -23,11 +23,11 @@ use super::requests::Gaps;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sure {
-    /// The model reproduces the recording to the event, and nothing that is not known decides.
+    /// The model reproduces the recording to the event, and no unknown fact matters.
     Exact,
     /// The same, but streams or addresses decide: figures are the range of several replays.
     Range,
-    /// The model does not reproduce the recording, or the requests are not those of the recording.
+    /// The model does not reproduce the recording, or the requests differ from those of the recording.
     Estimate,
 }
 
@@ -71,7 +71,7 @@ pub enum Fit {
 /// Where a replay parts from the recording.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Part {
-    /// The request fails, though it did not in the recording; otherwise it is the other way round.
+    /// The request fails, though it did not in the recording; otherwise the reverse.
     pub fails: bool,
     /// Number of the request, from 1.
     pub request: u64,
@@ -86,7 +86,7 @@ pub struct Part {
     pub asked_bytes: u64,
     /// Bytes that the pool holds then.
     pub reserved_bytes: u64,
-    /// Of which the program has these.
+    /// The program's part of them.
     pub allocated_bytes: u64,
     /// And these are free.
     pub free_bytes: u64,
@@ -94,7 +94,7 @@ pub struct Part {
     pub largest_free_bytes: u64,
     /// Bytes that the device has left.
     pub device_free_bytes: u64,
-    /// Where the request comes from, innermost first.
+    /// Call stack of the request, innermost frame first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<String>,
 }
@@ -106,13 +106,13 @@ pub struct DeviceAnswer {
     pub device: u32,
     /// The most that the pool held.
     pub reserved_peak_bytes: Span,
-    /// The most that the program had of it.
+    /// Peak of the program's part of it.
     pub allocated_peak_bytes: Span,
-    /// What the pool held and the program did not have, when it held most.
+    /// Memory that the pool held and the program did not use, at the peak.
     pub idle_at_peak_bytes: Span,
     /// The most that the process had of the device.
     pub device_peak_bytes: Span,
-    /// Times that all of the cache was given back, with a synchronisation of the device.
+    /// Number of times that the whole cache was given back, with a synchronisation of the device.
     pub retries: Span,
     /// Driver calls.
     pub driver_calls: Span,
@@ -120,7 +120,7 @@ pub struct DeviceAnswer {
     pub calls: Calls,
 }
 
-/// What a run comes to under one setting.
+/// Results of a run under one setting.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Answer {
     /// The settings, as the environment has them.
@@ -130,13 +130,13 @@ pub struct Answer {
     /// Why they are not replayed: the allocator refuses them, for this reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// What is to be known of them.
+    /// Notes about them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Whether the run fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fits: Option<Fit>,
-    /// Where it parts from the recording: figures are of what was before.
+    /// The request at which it parts from the recording: figures are of the time before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<Part>,
     /// Figures by device.
@@ -155,11 +155,11 @@ pub struct ProcessAnswer {
     pub pid: u32,
     /// The self-check.
     pub check: SelfCheck,
-    /// What the recording does not show.
+    /// Facts missing in the recording.
     pub gaps: Gaps,
     /// Requests that got a block.
     pub requests: u64,
-    /// Of which streams still used the block when it was freed.
+    /// Those of them with a block that streams still used when it was freed.
     pub used_by_streams: u64,
     /// Requests that failed.
     pub failures: u64,
@@ -167,7 +167,7 @@ pub struct ProcessAnswer {
     pub others_peak_bytes: Vec<u64>,
     /// Under the recorded settings.
     pub recorded: Answer,
-    /// Under those that were asked for.
+    /// Under the requested ones.
     pub answers: Vec<Answer>,
     /// Bounds by device.
     pub bounds: Vec<Bounds>,
@@ -184,7 +184,7 @@ pub struct WhatIf {
     /// What others hold of that, as asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserve_bytes: Option<u64>,
-    /// Part of it that the process may have, as asked for.
+    /// Fraction of it that the process may have, as requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction: Option<f64>,
     /// Conditions of requests that were left out.

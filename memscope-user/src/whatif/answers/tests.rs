@@ -1,4 +1,4 @@
-//! Answers about recorded programs, against what is known of them.
+//! Answers about recorded programs, against known results.
 
 use super::*;
 use crate::whatif::cases::{TRACES, trace::Trace};
@@ -27,7 +27,7 @@ fn a_leak_under_three_settings() {
     let peaks: Vec<(Span, Span)> = std::iter::once(&found.recorded).chain(&found.answers[1..]).map(peak).collect();
     let expected = [(192, 9), (102, 18), (98, 14)].map(|(mib, calls)| (Span::of(mib * MIB), Span::of(calls)));
     assert_eq!(peaks, expected);
-    // A trace says nothing that could be compared with.
+    // A trace has no figures to compare with.
     assert!(found.check.nothing_to_compare && !found.check.is_whole());
     assert!(found.answers.iter().all(|answer| answer.sure == Sure::Estimate && answer.fits == Some(Fit::Yes)));
     assert_eq!(found.bounds[0].packed_bytes, Some(found.bounds[0].floor_bytes));
@@ -66,7 +66,7 @@ fn advice_for_a_leak() {
     assert!(text.contains("the pool holds up to 98.00 MiB (-94.00 MiB to the recording)"), "{text}");
 }
 
-/// What is refused says why; what has no effect says so.
+/// A refused setting has its reason; one without effect is marked.
 #[test]
 fn settings_that_are_refused_or_idle() {
     let requests = leak();
@@ -78,7 +78,7 @@ fn settings_that_are_refused_or_idle() {
     assert!(ask(&requests, &requests, &wrong).expect_err("refused").contains("not a setting"));
 }
 
-/// Two blocks of 30 MiB, of which a stream uses the first one: whether it is back in time decides between one segment and two.
+/// Two blocks of 30 MiB; a stream uses the first one: whether it is back in time decides between one segment and two.
 fn streams(lag: bool) -> Requests {
     let mut lines = "A 0 0 31457280 5 0\nD 0\nA 0 1 512 5 0\n".to_owned();
     lines += if lag { "A 0 2 31457280 5 0\nR 0\n" } else { "R 0\nA 0 2 31457280 5 0\n" };
@@ -102,7 +102,7 @@ fn streams_give_a_range() {
     }
 }
 
-/// Lags of other lengths keep requests and frees; what comes back later than the run stays out.
+/// Lags of other lengths keep requests and frees; blocks that come back later than the run stay out.
 #[test]
 fn other_lags_keep_all_requests() {
     let requests = Trace::new("A 0 0 512 5 0\nD 0\nA 0 1 512 5 0\nR 0\nA 0 2 512 5 0\nF 1\nF 2").requests();

@@ -2,7 +2,7 @@
 
 use super::robust::{Chance, Point, last_stretch, line, median};
 
-/// Futures that are drawn.
+/// Number of drawn futures.
 const DRAWS: usize = 300;
 /// Both ends of the interval of 90 %.
 const ENDS: [f64; 3] = [0.05, 0.5, 0.95];
@@ -15,10 +15,10 @@ const WIDER: f64 = 1.161_834_242_728_283;
 /// The same for residuals and slopes themselves.
 const RESIDUALS: f64 = 1.3;
 const INCREMENTS: f64 = 1.25;
-/// Futures end after this many times what was seen.
+/// Futures end after this many times the observed time.
 const HORIZON: f64 = 60.0;
 
-/// What was found.
+/// The result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Crossing {
     pub(super) grows: bool,
@@ -28,7 +28,7 @@ pub(super) struct Crossing {
     pub(super) times: Option<[Option<f64>; 3]>,
 }
 
-/// A straight stretch and what is left over of it.
+/// A straight stretch and its residuals.
 struct Stretch<'a> {
     points: &'a [Point],
     slope: f64,
@@ -71,7 +71,7 @@ pub(super) fn crossing(envelope: &[Point], now: f64, limit: Option<f64>) -> Cros
     Crossing { grows: at(&slopes, SURE) > 0.0, slope: [at(&slopes, ENDS[0]), slope, at(&slopes, ENDS[2])], times }
 }
 
-/// How much residuals resemble their neighbours: their autocorrelation.
+/// Similarity of residuals to their neighbours: their autocorrelation.
 fn related(residuals: &[f64]) -> f64 {
     let mean = residuals.iter().sum::<f64>() / residuals.len().max(1) as f64;
     let variance: f64 = residuals.iter().map(|rest| (rest - mean).powi(2)).sum();

@@ -1,8 +1,8 @@
-//! When will memory be full? From what was held so far, with an interval; nothing is said where no growth is seen.
+//! When will memory be full? From the memory held so far, with an interval; without growth there is no forecast.
 //!
-//! What counts for a failure are peaks: the series is cut to the highest value of each of 40 parts, and the last straight
-//! stretch of those is continued. Where what is left over is chance (`crossing`), the interval is of drawn residuals;
-//! where growth itself is chance, of drawn increments.
+//! Peaks decide about a failure: the series is reduced to the highest value of each of 40 parts, and the last straight
+//! stretch of those is continued. If the residuals are chance (`crossing`), the interval is of drawn residuals; if
+//! growth itself is chance, of drawn increments.
 
 mod crossing;
 mod robust;
@@ -19,11 +19,11 @@ use serde::Serialize;
 
 use self::crossing::{Crossing, crossing};
 
-/// Parts that a series is cut into; fewer than half of them say nothing.
+/// Parts of a series; fewer than half of them are no evidence.
 const PARTS: usize = 40;
 const LEAST_PARTS: usize = 20;
 
-/// What is forecast of one figure.
+/// Forecast of one figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Growth {
@@ -62,11 +62,11 @@ pub struct DeviceForecast {
     /// Bytes that the pool can have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
-    /// What the pool holds.
+    /// Memory that the pool holds.
     pub reserved: Forecast,
-    /// What the program has of it.
+    /// The program's part of it.
     pub allocated: Forecast,
-    /// The pool grows and what the program has does not: fragmentation, which other settings may end.
+    /// The pool grows and the program's part does not: fragmentation, which other settings may end.
     pub fragmentation: bool,
 }
 

@@ -49,7 +49,7 @@ pub(super) fn last_stretch(points: &[Point]) -> usize {
         let (behind, _) = line(&points[middle..]);
         let mut jumps: Vec<f64> = points[start..].windows(2).map(|pair| (pair[1].1 - pair[0].1).abs()).collect();
         let seconds = (points[points.len() - 1].0 - points[middle].0).max(1e-9);
-        // Three deviations of what one part differs from the next, over half of the time.
+        // Three deviations of the difference between neighbouring parts, over half of the time.
         let spread = 3.0 * 1.4826 * median(&mut jumps) / seconds;
         if (before - behind).abs() <= spread.max(0.5 * behind.abs()) {
             break;

@@ -7,7 +7,7 @@ use super::robust::Point;
 use crate::analyses::Observer;
 use crate::model::{Device, Event, EventKind, PoolOperators, RunEnd};
 
-/// Intervals of a series: twice as many are halved.
+/// Intervals of a series: at twice as many, neighbours are joined.
 const INTERVALS: usize = 4096;
 /// Length of the first intervals.
 const FIRST_NS: u64 = 10_000_000;
@@ -15,9 +15,9 @@ const FIRST_NS: u64 = 10_000_000;
 /// A figure of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// What it holds from the driver.
+    /// Memory that it holds from the driver.
     Reserved,
-    /// What the program has of it.
+    /// The program's part of it.
     Allocated,
 }
 
@@ -31,9 +31,9 @@ pub struct Series {
     start_ns: u64,
     end_ns: u64,
     interval_ns: u64,
-    /// The highest of both in each interval; nothing changed in those that are absent.
+    /// The highest of both in each interval; unchanged in absent ones.
     peaks: Vec<Option<[u64; 2]>>,
-    /// What was held last.
+    /// The last figures.
     pub(super) last: [u64; 2],
 }
 
@@ -53,7 +53,7 @@ impl Series {
         let index = self.index(time_ns);
         if index >= self.peaks.len() {
             self.peaks.resize(index + 1, None);
-            // What was held when the interval began counts in it.
+            // The figures at the start of the interval count in it.
             self.peaks[index] = Some(self.last);
         }
         let peak = &mut self.peaks[index];
@@ -143,7 +143,7 @@ impl Observer for Collector {
 
     fn finish(&mut self, end: &RunEnd) {
         self.end(None, end.time_ns);
-        // The other end may be gone.
+        // The receiver may be gone.
         let _ = self.out.send(std::mem::take(&mut self.done));
     }
 }

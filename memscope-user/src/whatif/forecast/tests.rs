@@ -10,7 +10,7 @@ const SECOND: u64 = 1_000_000_000;
 /// 1 MiB a second, in bytes an hour.
 const HOURLY: f64 = 3600.0 * 1_048_576.0;
 
-/// Figures each second; `of` gives what the pool holds, of which the program has all.
+/// Figures each second; `of` returns the memory of the pool, all of it the program's.
 fn series(seconds: u64, of: impl Fn(u64) -> [u64; 2]) -> Series {
     let mut series = Series::new(7, 0, 0);
     for second in 0..seconds {
@@ -19,12 +19,12 @@ fn series(seconds: u64, of: impl Fn(u64) -> [u64; 2]) -> Series {
     series
 }
 
-/// A little noise that is no trend: 0 to 7 MiB, in an order without neighbours.
+/// A little noise without a trend: 0 to 7 MiB, in an order without neighbours.
 fn noise(second: u64) -> u64 {
     (second * 5 % 8) << 20
 }
 
-/// 1 MiB a second from 10 GiB on: 54 GiB are reached after 44 Ki seconds, of which an hour has passed.
+/// 1 MiB a second from 10 GiB on: 54 GiB are reached after 44 Ki seconds, with an hour already past.
 #[test]
 fn a_straight_line_reaches_its_limit() {
     let found = forecast(&series(3600, |second| [10 * GIB + (second << 20) + noise(second); 2]), Some(54 * GIB));
@@ -47,7 +47,7 @@ fn without_growth_nothing_is_said() {
     assert_eq!((found.reserved.growth, found.reserved.seconds_left), (Growth::NotSeen, None));
 }
 
-/// The pool grows and what the program has does not.
+/// The pool grows and the program's part does not.
 #[test]
 fn growth_of_the_pool_alone_is_fragmentation() {
     let found = forecast(&series(3600, |second| [10 * GIB + (second << 20), 9 * GIB + noise(second)]), None);
@@ -80,7 +80,7 @@ fn outliers_do_not_turn_the_line() {
     assert!((slope - 2.0).abs() < 1e-9 && (rest - 1.0).abs() < 1e-9, "{slope} {rest}");
 }
 
-/// Long runs are kept in as much memory as short ones, and no peak is lost.
+/// Long runs take as much memory as short ones, and no peak is lost.
 #[test]
 fn series_are_bounded() {
     let mut series = Series::new(7, 0, 0);
@@ -93,7 +93,7 @@ fn series_are_bounded() {
     assert_eq!(points.iter().filter(|point| point.1 > 5.0).count(), 1);
 }
 
-/// From events: what the pool says of itself, by process and device.
+/// From events: the pool's own figures, by process and device.
 #[test]
 fn events_become_series() {
     let mut script = Script::new(7, Device::Npu(3));

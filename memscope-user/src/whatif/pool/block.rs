@@ -1,4 +1,4 @@
-//! Blocks of the pool and how they hang together.
+//! Blocks of the pool and their links.
 
 /// Place of a block in the table.
 pub(in crate::whatif) type Id = u32;
@@ -6,7 +6,7 @@ pub(in crate::whatif) type Id = u32;
 /// No block.
 pub(super) const NONE: Id = Id::MAX;
 
-/// What a block is at the moment.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// In its rack.
@@ -24,13 +24,13 @@ pub(super) enum State {
 pub(super) struct Block {
     pub(super) addr: u64,
     pub(super) size: u64,
-    /// Bytes that were asked for; of a free block nothing.
+    /// Requested bytes; 0 for a free block.
     pub(super) asked: u64,
     /// Searches of its class when it was put into its rack.
     pub(super) tick: u64,
     pub(super) prev: Id,
     pub(super) next: Id,
-    /// Expandable segment that it is in, or [`NONE`].
+    /// Its expandable segment, or [`NONE`].
     pub(super) reservation: u32,
     /// Rack that it belongs to.
     pub(super) rack: u16,

@@ -12,8 +12,8 @@ impl Pool {
         self.settings.gc_threshold > 0.0 && self.allowed_bytes.is_some()
     }
 
-    /// Gives segments back that are old: their age, counted in searches, is at least the mean of those that are left, until enough is
-    /// freed.
+    /// Gives old segments back: while their age, counted in searches, is at least the mean of the remaining ones, until
+    /// enough is freed.
     pub(super) fn collect(&mut self) {
         let limit = (self.settings.gc_threshold * self.allowed_bytes.unwrap_or(u64::MAX) as f64) as u64;
         let Some(wanted) = self.figures.reserved_bytes.checked_sub(limit).filter(|wanted| *wanted > 0) else { return };

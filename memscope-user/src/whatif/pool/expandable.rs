@@ -13,7 +13,7 @@ pub(super) struct Reservation {
 }
 
 impl Pool {
-    /// A block of at least `size` in an expandable segment, out of its rack. What was mapped stays if the driver fails in
+    /// A block of at least `size` in an expandable segment, out of its rack. Mapped memory stays if the driver fails in
     /// the middle.
     pub(super) fn expand(&mut self, rack: u16, size: u64) -> Option<Id> {
         let mut at = self.room(rack, size).unwrap_or_else(|| self.reserve(rack));
@@ -26,7 +26,7 @@ impl Pool {
             if next == NONE || !self.map(next, (size - have).min(self.blocks.get(next).size)) {
                 return None;
             }
-            // It has taken what was before it in.
+            // It has absorbed the one before it.
             at = next;
         }
         self.take(at);
@@ -80,7 +80,7 @@ impl Pool {
         found.unwrap_or(Reservation { base: block.addr, page_bytes: PAGE_BYTES, bytes: block.size })
     }
 
-    /// Gives memory to the first `size` bytes of addresses, in whole pages; what has memory then is in its rack.
+    /// Maps memory to the first `size` bytes of addresses, in whole pages; the mapped part is in its rack then.
     fn map(&mut self, id: Id, size: u64) -> bool {
         let block = *self.blocks.get(id);
         let page = self.reservation(&block).page_bytes;
@@ -114,7 +114,7 @@ impl Pool {
         true
     }
 
-    /// Takes the memory from the whole pages of a free block; ends the reservation if nothing of it has memory.
+    /// Unmaps the whole pages of a free block; ends the reservation if it has no memory left.
     pub(super) fn shrink(&mut self, id: Id) {
         self.unmap(id);
         let block = *self.blocks.get(id);

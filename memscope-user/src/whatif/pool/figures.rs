@@ -1,4 +1,4 @@
-//! What the pool counts, in the terms of `memory_stats`.
+//! Figures of the pool, in the terms of `memory_stats`.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -8,19 +8,19 @@ use serde::Serialize;
 pub struct Figures {
     /// Bytes of the blocks that the program has.
     pub allocated_bytes: u64,
-    /// The most of it.
+    /// Its peak.
     pub allocated_peak_bytes: u64,
     /// Bytes held from the driver.
     pub reserved_bytes: u64,
-    /// The most of it.
+    /// Its peak.
     pub reserved_peak_bytes: u64,
-    /// Of which allocated when it was most.
+    /// The allocated part of it at that peak.
     pub allocated_at_peak_bytes: u64,
     /// Bytes of blocks that the program has or streams still use.
     pub active_bytes: u64,
-    /// The most of it.
+    /// Its peak.
     pub active_peak_bytes: u64,
-    /// Bytes that were asked for, of the active blocks.
+    /// Requested bytes of the active blocks.
     pub requested_bytes: u64,
     /// Free bytes in plain segments that are in use in part.
     pub inactive_split_bytes: u64,
@@ -30,7 +30,7 @@ pub struct Figures {
     pub segments_made: u64,
     /// Plain segments given back.
     pub segments_freed: u64,
-    /// Requests for which all that was cached had to be given back, with a synchronisation of the device.
+    /// Requests for which the whole cache had to be given back, with a synchronisation of the device.
     pub retries: u64,
     /// Requests that failed.
     pub failures: u64,

@@ -1,4 +1,4 @@
-//! Which free block a request gets: the smallest that is large enough, of its own stream.
+//! The free block for a request: the smallest that is large enough, of its own stream.
 
 use super::block::{Id, NONE};
 use super::{Pool, State};
@@ -35,7 +35,7 @@ impl Pool {
         walk.find(|(_, id)| self.blocks.get(**id).is_plain()).map(|((size, _), id)| (*size, *id))
     }
 
-    /// In expandable segments those blocks are left alone that could grow most: goes on while the next could grow to less.
+    /// In expandable segments blocks that could grow most are kept: goes on while the next could grow to less.
     fn least_reach(&self, first: (u64, Id), behind: impl Iterator<Item = (u64, Id)>) -> (u64, Id) {
         let mut hit = first;
         for next in behind {

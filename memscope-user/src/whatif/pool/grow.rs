@@ -1,4 +1,4 @@
-//! What is asked of the driver when no free block fits.
+//! Requests to the driver when no free block fits.
 
 use super::block::{Block, Id, NONE};
 use super::{Pool, State};

@@ -1,8 +1,8 @@
 //! The caching allocator of one device, a rule at a time.
 //!
-//! Rules are those of `NPUCachingAllocator.cpp`: which free block a request gets (`find`), when the driver is asked and for
-//! what (`grow`, `expandable`), what is given back to it (`release`, `collect`), and how blocks are split and joined (here).
-//! There is no clock and no random order: the same requests under the same settings give the same pool.
+//! Rules are those of `NPUCachingAllocator.cpp`: the free block for a request (`find`), requests to the driver (`grow`,
+//! `expandable`), memory given back to it (`release`, `collect`), and splitting and joining of blocks (here). There is
+//! no clock and no random order: the same requests under the same settings give the same pool.
 
 mod block;
 mod collect;
@@ -71,7 +71,7 @@ pub(super) struct Pool {
     /// Blocks that streams still use, in the order of their frees.
     pending: BTreeMap<Ticket, Id>,
     tickets: Ticket,
-    /// Those of them that streams have done with; only lazy reclaiming lets them wait.
+    /// Those of them that streams have finished with; only lazy reclaiming lets them wait.
     ready: Vec<Ticket>,
     figures: Figures,
     #[cfg(test)]
@@ -176,7 +176,7 @@ impl Pool {
         found.or_else(|| self.make_room(rack, size))
     }
 
-    /// Asks the driver, and gives back more and more of what is cached until it has enough.
+    /// Asks the driver, and gives back more and more of the cache until the request succeeds.
     fn make_room(&mut self, rack: u16, size: u64) -> Option<Id> {
         if self.collects() {
             self.collect();
@@ -213,7 +213,7 @@ impl Pool {
         aligned
     }
 
-    /// Gives what is over back, if it is enough to be a block of its own; the front part is the block.
+    /// Frees the rest, if it is enough to be a block of its own; the front part is the block.
     fn split(&mut self, id: Id, size: u64) -> Id {
         let block = *self.blocks.get(id);
         let rest = block.size - size;

@@ -15,14 +15,14 @@ pub(super) struct Rack {
     pub(super) unmapped: BTreeMap<u64, Id>,
 }
 
-/// What the racks of one class of sizes of one pool have in common.
+/// Common part of the racks of one class of sizes of one pool.
 #[derive(Debug, Default)]
 pub(super) struct Class {
     /// Blocks of at most 1 MiB.
     pub(super) small: bool,
     /// Searches so far; the age of a free block is counted in them.
     pub(super) searches: u64,
-    /// Its racks by the value of the stream's pointer, which is the order in which they are gone through.
+    /// Its racks by the value of the stream's pointer, in the order of the allocator's walk.
     pub(super) racks: BTreeSet<(u64, u16)>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Racks {
 
 impl Racks {
     /// Number of the lane of a stream and a private pool, 0 being the default pool. Its rack of small blocks is twice
-    /// that, the one of large blocks follows. `None`: there are too many.
+    /// that, the one of large blocks follows. `None`: beyond the limit.
     pub(super) fn lane(&mut self, stream: u64, private: u16) -> Option<u16> {
         if let Some(lane) = self.lanes.get(&(stream, private)) {
             return Some(*lane);

@@ -1,4 +1,4 @@
-//! What the pool gives back to the driver.
+//! Memory that the pool gives back to the driver.
 
 use super::Pool;
 use super::block::Id;
@@ -14,8 +14,8 @@ impl Pool {
         self.release_cached();
     }
 
-    /// Gives all back that is free in the default pool, large blocks first. The device was waited for, so what streams
-    /// were using comes back before that.
+    /// Gives back all free memory of the default pool, large blocks first. After a synchronisation of the device, so
+    /// blocks that streams were using come back before that.
     pub(super) fn release_cached(&mut self) {
         self.ready.clear();
         while let Some((_, id)) = self.pending.pop_first() {
@@ -40,7 +40,7 @@ impl Pool {
         }
     }
 
-    /// Gives a plain segment back that is free as a whole.
+    /// Gives back a wholly free plain segment.
     pub(super) fn release(&mut self, id: Id) {
         let (addr, size) = self.place(id);
         self.take(id);
@@ -56,7 +56,8 @@ impl Pool {
         self.blocks.remove(id);
     }
 
-    /// Gives oversize blocks back: one that would do, else the largest first until they would; whether that is enough.
+    /// Gives oversize blocks back: one that is enough, else the largest first until they are; returns whether that is
+    /// enough.
     pub(super) fn release_oversize(&mut self, rack: u16, size: u64) -> bool {
         let max_split = self.settings.max_split_bytes;
         if max_split == u64::MAX {

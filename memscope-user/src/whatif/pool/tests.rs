@@ -22,7 +22,7 @@ fn pool(text: &str, mib: u64) -> Pool {
     pool
 }
 
-/// 25 MiB + 512 gets 26 MiB: what is over is not more than 1 MiB and stays with the block.
+/// 25 MiB + 512 gets 26 MiB: the rest is not more than 1 MiB and stays with the block.
 #[test]
 fn a_large_rest_is_split_off_and_a_small_one_kept() {
     let mut pool = pool("", 1024);
@@ -60,7 +60,7 @@ fn oversize_blocks_are_neither_split_nor_lent() {
     assert_eq!((pool.figures.reserved_bytes, pool.figures.inactive_split_bytes), (196 * MIB, 2 * MIB - 512));
 }
 
-/// 66 MiB do not fit beside the 62 that are cached: those go, then they do.
+/// 66 MiB do not fit beside the 62 that are cached: those are given back, then they do.
 #[test]
 fn memory_is_out_behind_what_is_cached() {
     let mut pool = pool("", 100);
@@ -88,7 +88,7 @@ fn expandable_segments_grow_by_pages_and_align() {
     assert_eq!((pool.figures.reserved_bytes, pool.device_free_bytes()), (0, 1024 * MIB));
 }
 
-/// What is mapped before the driver fails stays mapped: 2 of the 3 pages that 50 MiB need.
+/// Pages mapped before the driver fails stay mapped: 2 of the 3 pages that 50 MiB need.
 #[test]
 fn a_failing_expansion_gives_its_pages_back() {
     let mut pool = pool("expandable_segments:True", 50);
@@ -122,8 +122,8 @@ fn blocks_that_streams_use_are_out_until_returned() {
     assert_eq!((pool.figures.segments, pool.place(three).0), (2, first));
 }
 
-/// Old ones go first: of three free segments of 22, 32 and 42 MiB the first two have been searched past more often than the
-/// mean of (2 + 1 + 0) / 3, and together they are more than is over the threshold.
+/// Old ones first: of three free segments of 22, 32 and 42 MiB the first two have been searched past more often than
+/// the mean of (2 + 1 + 0) / 3, and together they exceed the threshold's excess.
 #[test]
 fn garbage_collection_takes_the_oldest() {
     let card = Card { fraction: Some(1.0), ..card(200) };
@@ -140,7 +140,7 @@ fn garbage_collection_takes_the_oldest() {
     assert_eq!(pool.figures.retries, 0);
 }
 
-/// A private pool keeps what is free when the cache is emptied.
+/// A private pool keeps its free blocks when the cache is emptied.
 #[test]
 fn private_pools_are_not_emptied() {
     let mut pool = pool("", 1024);
@@ -153,7 +153,7 @@ fn private_pools_are_not_emptied() {
     assert_eq!(pool.figures.reserved_bytes, 32 * MIB);
 }
 
-/// With lazy reclaiming a block comes back when a search has found nothing.
+/// With lazy reclaiming a block comes back when a search has found none.
 #[test]
 fn lazy_reclaim_searches_twice() {
     let mut pool = pool("multi_stream_lazy_reclaim:True", 1024);
@@ -194,8 +194,8 @@ const CONFIGURATIONS: [&str; 7] = [
     "page_size:1g",
 ];
 
-/// Blocks of segments lie behind each other, no two free ones side by side; what is free is in its rack; sums are those of the
-/// blocks, and no block is handed out twice.
+/// Blocks of segments lie behind each other, no two free ones side by side; free ones are in their racks; sums are
+/// those of the blocks, and no block is handed out twice.
 fn check(pool: &Pool) {
     let by_addr: BTreeMap<u64, (Id, Block)> = pool.blocks.all().map(|(id, block)| (block.addr, (id, *block))).collect();
     let mut sums = [0_u64; 4];

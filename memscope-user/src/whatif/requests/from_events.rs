@@ -9,7 +9,7 @@ use crate::analyses::Observer;
 use crate::analyses::select::{Filter, Matcher};
 use crate::model::{Alloc, Confidence, Event, EventKind, ProcessStart, RunEnd};
 
-/// What events come from, which says what they have.
+/// The source of events, which decides the available facts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Source {
     /// A capture: all that the pool reports.
@@ -39,7 +39,7 @@ impl Recorder {
         (Self { source, without: None, processes, attached, done, out }, made)
     }
 
-    /// Of all but those that match.
+    /// Of all but matching ones.
     #[must_use]
     pub fn without(self, filter: Filter) -> Self {
         let without = (!filter.is_empty()).then(|| Matcher::from(filter));
@@ -84,7 +84,7 @@ impl Observer for Recorder {
             requests.gaps.lost_records = lost;
         }
         all.sort_by_key(|requests| requests.pid);
-        // The other end may be gone.
+        // The receiver may be gone.
         let _ = self.out.send(all);
     }
 }

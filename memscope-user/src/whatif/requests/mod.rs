@@ -1,4 +1,4 @@
-//! What a program asked of its pool, in order: the input that no setting changes.
+//! The program's requests to its pool, in order: the input that no setting changes.
 
 mod from_events;
 mod process;
@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::device::Card;
 use crate::model::Stack;
 
-/// Requests between two times that are kept.
+/// Requests between two kept times.
 const TIME_EVERY: usize = 64;
 
 /// A device, a stream and a private pool (0: the default one).
@@ -37,11 +37,11 @@ pub struct Lane {
 pub struct Mark {
     /// Nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// What it is.
+    /// Its kind.
     pub what: MarkOf,
 }
 
-/// What a named moment is.
+/// The kind of a named moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MarkOf {
     /// A step begins.
@@ -50,16 +50,16 @@ pub enum MarkOf {
     Text(Arc<str>),
 }
 
-/// What the recording does not show, each of which makes figures estimates.
+/// Facts missing in the recording; each makes figures estimates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Gaps {
-    /// Requests of which the size that was asked for is not known: that of the block stands for it.
+    /// Requests with an unknown requested size: the block's size replaces it.
     pub sizes_guessed: u64,
-    /// Blocks that ended without a free that was seen.
+    /// Blocks without a seen free.
     pub unseen_frees: u64,
     /// Bytes that the pool held before the recording began.
     pub older_bytes: u64,
-    /// Blocks of which the stream is not known.
+    /// Blocks with an unknown stream.
     pub without_stream: u64,
     /// Times that segments were freed just before one was made: the cache was emptied, or a request was retried.
     pub unclear_frees: u64,
@@ -70,7 +70,7 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// Whether there are none that change what the pool does.
+    /// Whether there are none that affect the pool.
     #[must_use]
     pub const fn is_none(&self) -> bool {
         let Self { sizes_guessed, unseen_frees, older_bytes, without_stream, unclear_frees, lost_records, left_out } =
@@ -85,7 +85,7 @@ impl Gaps {
     }
 }
 
-/// What the recording has of a request beside what the program asked.
+/// Recorded facts of a request beside the request itself.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     /// Bits 9 to 40 of the block's address.
@@ -130,7 +130,7 @@ pub struct Requests {
     pub configuration: Option<String>,
     /// Reservations were made for segments: they are expandable.
     pub expandable: bool,
-    /// What the recording does not show.
+    /// Facts missing in the recording.
     pub gaps: Gaps,
 }
 
@@ -157,7 +157,7 @@ impl Requests {
         Self { words, ..self.clone() }
     }
 
-    /// Adds what was seen of a request.
+    /// Adds the recorded facts of a request.
     pub(super) fn see(&mut self, addr: u64, size_bytes: u64, stack: Option<Stack>, time_ns: u64) {
         let seen = Arc::make_mut(&mut self.seen);
         if seen.addrs.len().is_multiple_of(TIME_EVERY) {
@@ -169,7 +169,7 @@ impl Requests {
         self.count += 1;
     }
 
-    /// Adds what was seen of a request of which neither the block's size nor the call stack is known.
+    /// Adds the recorded facts of a request without the block's size and call stack.
     pub(super) fn see_place(&mut self, addr: u64, time_ns: u64) {
         let seen = Arc::make_mut(&mut self.seen);
         if seen.addrs.len().is_multiple_of(TIME_EVERY) {
@@ -179,7 +179,7 @@ impl Requests {
         self.count += 1;
     }
 
-    /// Whether a request's block lay there and had this size, as far as that is kept; `None`: it is not known.
+    /// Whether a request's block lay there and had this size, as far as that is kept; `None`: unknown.
     pub(super) fn agrees(&self, number: u64, addr: u64, size_bytes: u64) -> Option<bool> {
         let seen_addr = *self.seen.addrs.get(number as usize)?;
         Some(seen_addr == (addr >> 9) as u32 && self.agrees_in_size(number, size_bytes) != Some(false))
@@ -206,7 +206,7 @@ impl Requests {
         self.seen.times_ns.get(number as usize / TIME_EVERY).copied().or(last)
     }
 
-    /// A device as the recording had it: what the driver refused it, it did not have.
+    /// A device as in the recording: without the memory that the driver refused.
     pub(super) fn recorded_card(&self, device: u8, card: &Card) -> Card {
         let limit_bytes = self.limit_bytes.get(usize::from(device)).copied().flatten();
         let memory_bytes = limit_bytes.map_or(card.memory_bytes, |above| above.saturating_sub(1));

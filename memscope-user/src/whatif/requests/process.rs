@@ -12,7 +12,7 @@ use crate::whatif::device::PAGE_BYTES;
 
 /// Variable with the pool's settings.
 const CONFIGURATION: &str = "PYTORCH_NPU_ALLOC_CONF";
-/// What `torch_npu` adds to a request, where the size that was asked for is not known.
+/// Bytes that `torch_npu` adds to a request, for requests with an unknown size.
 const PAD_BYTES: u64 = 32;
 
 /// A block of the pool.
@@ -40,7 +40,7 @@ struct DriverBlock {
     segment: bool,
 }
 
-/// What is known of a process.
+/// The facts about a process.
 #[derive(Debug, Default)]
 pub(super) struct Process {
     requests: Requests,
@@ -51,7 +51,7 @@ pub(super) struct Process {
     threads: HashMap<u32, Thread>,
     held_bytes: Vec<u64>,
     reserved_bytes: Vec<Option<u64>>,
-    /// Whether the pool says when it gets a block back; not known yet.
+    /// Whether the pool reports returned blocks; not known yet.
     tells_returns: Option<bool>,
 }
 
@@ -73,7 +73,7 @@ impl Process {
         self.requests
     }
 
-    /// Takes an event. Of a request that is left out only its driver calls count, as they are not of others.
+    /// Takes an event. Of a request that is left out only its driver calls count: they are not others' memory.
     pub(super) fn observe(&mut self, event: &Event, left_out: bool) {
         match &event.kind {
             EventKind::Alloc(alloc) if is_pool(alloc.block.pool) => self.pool_alloc(event, alloc, left_out),
@@ -166,7 +166,7 @@ impl Process {
         self.live.insert((device, block.addr), live);
     }
 
-    /// What the pool had when the recording began, which its first report says.
+    /// The pool's memory when the recording began, by its first report.
     fn older(&mut self, device: u8, block: &Block, used_bytes: u64, total_bytes: Option<u64>) {
         let index = usize::from(device);
         if self.reserved_bytes[index].is_some() {
@@ -179,7 +179,7 @@ impl Process {
         }
     }
 
-    /// What the pool holds, if that has changed.
+    /// The memory of the pool, if it has changed.
     fn reserved(&mut self, device: u8, total_bytes: Option<u64>) {
         let last = &mut self.reserved_bytes[usize::from(device)];
         if let Some(bytes) = total_bytes
@@ -287,7 +287,7 @@ impl Process {
         let key = if block.api == AllocApi::Create { block.addr | HANDLE } else { block.addr };
         let waiting = thread.take(key);
         if let Some(grown) = waiting.filter(|_| thread.is_failing()) {
-            // A part of an expandable segment for which memory did not suffice.
+            // A part of an expandable segment that the driver refused.
             self.requests.words.replace(grown.at, Op::Nothing { words: 3 });
             return;
         }
@@ -312,12 +312,12 @@ impl Process {
     }
 }
 
-/// `PyTorch`'s caching allocator: its blocks are those that its operators use.
+/// `PyTorch`'s caching allocator: its operators use its blocks.
 fn is_pool(pool: Pool) -> bool {
     pool.operators() == Some(PoolOperators::Torch)
 }
 
-/// The most that others held, by device, as far as that is known at the end.
+/// Peaks of others' memory, by device, as far as known at the end.
 fn others_peaks(requests: &Requests) -> Vec<u64> {
     let mut held = vec![(0_u64, 0_u64); requests.devices.len()];
     for op in requests.words.iter() {
@@ -330,5 +330,5 @@ fn others_peaks(requests: &Requests) -> Vec<u64> {
     held.into_iter().map(|(_, peak)| peak).collect()
 }
 
-/// Tells handles of physical memory from addresses.
+/// Distinguishes handles of physical memory from addresses.
 const HANDLE: u64 = 1 << 63;

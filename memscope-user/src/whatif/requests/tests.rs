@@ -31,7 +31,7 @@ fn ops(requests: &Requests) -> Vec<Op> {
     requests.words.iter().filter(|op| !matches!(op, Op::Nothing { .. })).collect()
 }
 
-/// Asks the pool: gets a block of `bytes` rounded to 512, for which the driver gives a segment if one is named.
+/// Asks the pool: gets a block of `bytes` rounded to 512; the driver gives a segment for it if one is named.
 fn ask(script: &mut Script, addr: u64, bytes: u64, segment: Option<(u64, u64)>) {
     let asked_ns = script.now();
     if let Some((addr, bytes)) = segment {
@@ -44,12 +44,12 @@ fn refused(script: &mut Script, asked_ns: u64, size_bytes: u64) {
     script.event(EventKind::PoolRefused(PoolRefused { size_bytes, asked_ns }));
 }
 
-/// Gives a block back at once.
+/// Frees a block at once.
 fn free(script: &mut Script, addr: u64) {
     script.returned(pools::PTA, addr).free(pools::PTA, addr);
 }
 
-/// What the driver gives while a request is open is its segment; what it gave before is memory of others.
+/// Driver memory taken during a request is its segment; driver memory from before is others'.
 #[test]
 fn segments_are_of_the_pool_and_the_rest_of_others() {
     let mut script = script();
@@ -75,9 +75,9 @@ fn segments_are_of_the_pool_and_the_rest_of_others() {
     assert!(found.gaps.is_none());
 }
 
-/// Segments that are freed while no request is open: the cache was emptied. Those that a request frees are its own doing.
+/// Segments freed outside of requests: the cache was emptied. Those freed within one are part of it.
 #[test]
-fn emptied_caches_are_told_from_collections() {
+fn emptied_caches_are_no_collections() {
     let mut script = script();
     ask(&mut script, SEGMENT, 3 * MIB, Some((SEGMENT, 20 * MIB)));
     free(&mut script, SEGMENT);
@@ -103,8 +103,8 @@ fn emptied_caches_are_told_from_collections() {
     );
 }
 
-/// A request that the driver refuses, also behind its retry, and that gets no block has failed. What is freed then is freed by the
-/// program. The process could not have what it held and was refused together.
+/// A request that the driver refuses, also behind its retry, and that gets no block has failed. Later frees are the
+/// program's. The process could not have the sum of its held and refused memory.
 #[test]
 fn failed_requests() {
     let mut script = script();
@@ -117,7 +117,7 @@ fn failed_requests() {
         (1, 2),
     );
     refused(&mut script, asked_ns, 29 * MIB);
-    // One that the driver was not asked for: nothing is known of it.
+    // One without a call of the driver: it is unknown.
     let asked_ns = script.now();
     refused(&mut script, asked_ns, 1);
     let found = requests(&script);
@@ -137,7 +137,7 @@ fn a_cache_emptied_behind_a_failure() {
     assert_eq!(ops(&requests(&script))[3..], [Op::Failed { lane: 0, asked: 29 * MIB }, Op::EmptyCache { device: 0 }]);
 }
 
-/// A request that succeeds at its retry has not failed, and what it freed is its own doing.
+/// A request that succeeds at its retry has not failed, and its frees are part of it.
 #[test]
 fn a_retry_is_not_of_the_program() {
     let mut script = script();
@@ -152,7 +152,7 @@ fn a_retry_is_not_of_the_program() {
     assert!(!ops(&found).iter().any(|op| matches!(op, Op::EmptyCache { .. } | Op::Failed { .. })));
 }
 
-/// A block of which the pool says later that it has it back was used by a stream until then.
+/// A block that the pool reports as returned later was used by a stream until then.
 #[test]
 fn blocks_that_streams_use() {
     let mut script = script();
@@ -175,7 +175,7 @@ fn blocks_that_streams_use() {
     assert_eq!(found.frees_in_use, 1);
 }
 
-/// Rows without returns of blocks say nothing of streams: a free is a free.
+/// Rows without returns of blocks have no streams: a free is a free.
 #[test]
 fn dumps_without_returns() {
     let mut script = script();
@@ -186,7 +186,7 @@ fn dumps_without_returns() {
     assert!(!found.gaps.is_none());
 }
 
-/// What the pool held before the first report is memory that stays.
+/// The pool's memory from before the first report is memory that stays.
 #[test]
 fn older_memory_counts_as_one_block() {
     let mut script = script();
@@ -222,7 +222,7 @@ fn settings_that_a_program_was_started_with() {
     assert_eq!(requests(&script).configuration.as_deref(), Some("max_split_size_mb:64"));
 }
 
-/// Steps and marks are kept with what they are.
+/// Steps and marks are kept with their kinds.
 #[test]
 fn moments_have_names() {
     let mut script = script();
@@ -234,7 +234,7 @@ fn moments_have_names() {
     assert_eq!(ops(&found)[2..], [Op::Mark { index: 0 }, Op::Mark { index: 1 }]);
 }
 
-/// At most 24 bytes a request, with all that is kept of it.
+/// At most 24 bytes a request, with all its kept facts.
 #[test]
 fn requests_are_small() {
     let mut requests = Requests::default();

@@ -1,14 +1,14 @@
-//! What a thread does between two calls to the pool, until the next one says what it was for.
+//! Calls of a thread between two calls to the pool; the next one shows their purpose.
 //!
-//! Driver calls inside of a request are the pool's own: the model makes its own. Others are of the program: segments that are
-//! freed while no request is open mean that the cache was emptied, memory that is allocated is memory of others.
+//! Driver calls inside of a request are the pool's own: the model makes its own. Others are the program's: segments
+//! freed outside of requests mean that the cache was emptied, allocated memory is others' memory.
 
 use super::words::{Op, Words};
 
 /// Driver calls of one thread that wait for a decision; beyond that they count as not of the pool.
 const MAX_WAITING: usize = 1 << 16;
 
-/// A driver block of which the use is not known yet.
+/// A driver block of unknown use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grown {
     pub(super) time_ns: u64,
@@ -20,7 +20,7 @@ pub(super) struct Grown {
     pub(super) at: usize,
 }
 
-/// Addresses that were reserved.
+/// Reserved addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reserved {
     pub(super) time_ns: u64,
@@ -42,13 +42,13 @@ pub(super) struct Thread {
     grown: Vec<Grown>,
     reserved: Vec<Reserved>,
     emptied: Vec<Emptied>,
-    /// Place that is kept for a request that may have failed, and its device.
+    /// Place kept for a request that may have failed, and its device.
     failed: Option<(usize, u8)>,
     /// Lane of its last request, by device.
     lanes: Vec<(u8, u16)>,
 }
 
-/// What the driver calls inside of a request were for.
+/// The purpose of driver calls inside of a request.
 #[derive(Debug, Default)]
 pub(super) struct OfPool {
     pub(super) segments: Vec<Grown>,
@@ -76,7 +76,7 @@ impl Thread {
         }
     }
 
-    /// A driver call for memory failed: what was freed before it was freed for it.
+    /// A driver call for memory failed: earlier frees were for it.
     pub(super) fn driver_failed(&mut self, device: u8, words: &mut Words) {
         for emptied in self.emptied.drain(..) {
             words.replace(emptied.at, Op::Nothing { words: 1 });
@@ -91,24 +91,24 @@ impl Thread {
         self.failed.is_some()
     }
 
-    /// Takes a driver block out of those that wait.
+    /// Takes a driver block out of the waiting ones.
     pub(super) fn take(&mut self, key: u64) -> Option<Grown> {
         let index = self.grown.iter().position(|grown| grown.key == key)?;
         Some(self.grown.swap_remove(index))
     }
 
-    /// A request that was made then got its block.
+    /// A request made at that time got its block.
     pub(super) fn got(&mut self, asked_ns: Option<u64>, words: &mut Words) -> OfPool {
         self.failed = None;
         self.inside(asked_ns, words, true)
     }
 
-    /// A request that was made then got none. Gives the place where it failed, if the driver had refused it, or had been
-    /// given segments back for it.
+    /// A request made at that time got none. Returns the place where it failed, if the driver had refused it, or had
+    /// got segments back for it.
     pub(super) fn refused(&mut self, asked_ns: u64, words: &mut Words) -> (OfPool, Option<(usize, u8)>) {
         let failed = self.failed.take();
         let limited = self.emptied.iter().find(|emptied| emptied.time_ns >= asked_ns).map(|emptied| emptied.device);
-        // Behind its last failure it did not go on: what was freed then was freed by the program.
+        // It did not go on after its last failure: later frees are the program's.
         let of_pool = self.inside(Some(asked_ns), words, failed.is_none());
         let at = failed.or_else(|| limited.map(|device| (words.push(Op::Nothing { words: 2 }), device)));
         (of_pool, at)
@@ -124,7 +124,7 @@ impl Thread {
 
     fn inside(&mut self, asked_ns: Option<u64>, words: &mut Words, frees_too: bool) -> OfPool {
         let Some(asked_ns) = asked_ns else {
-            // When it was asked is not known: what was allocated is of it, what was freed is of the program.
+            // Its time is unknown: allocations count as its own, frees as the program's.
             self.emptied.clear();
             let of_pool = OfPool { segments: std::mem::take(&mut self.grown), ..OfPool::default() };
             return OfPool { reservations: std::mem::take(&mut self.reserved), ..of_pool };

@@ -1,9 +1,9 @@
 //! Requests in 32-bit words: 12 bytes for an allocation and its free.
 //!
-//! The first three bits say what it is. Blocks are known by *slots*: an allocation takes the slot that was given back
-//! last, or a new one, so that neither side has to write it down, and a replay finds live blocks in a small table.
+//! The first three bits are the kind. Blocks are numbered by *slots*: an allocation takes the slot that was freed last,
+//! or a new one, so that neither side has to store it, and a replay finds live blocks in a small table.
 
-/// What the program, or the driver below, did.
+/// An action of the program, or of the driver below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::whatif) enum Op {
     /// A request that got a block; it takes the next slot.
@@ -20,11 +20,11 @@ pub(in crate::whatif) enum Op {
     EmptyCache { device: u8 },
     /// Driver memory of the process outside of the pool.
     Others { device: u8, bytes: i64 },
-    /// What the pool said that it holds after the request or free that follows.
+    /// The pool's figure of its memory after the next request or free.
     Reserved { device: u8, bytes: u64 },
-    /// A moment that has a name.
+    /// A named moment.
     Mark { index: u32 },
-    /// Nothing: was taken for something else first.
+    /// Nothing: was first taken for another operation.
     Nothing { words: u8 },
 }
 
@@ -50,7 +50,7 @@ const RESERVED: u32 = 2;
 const MARK: u32 = 3;
 const NOTHING: u32 = 4;
 
-/// The words of an operation, and how many of them count.
+/// The words of an operation, and their number.
 const fn encode(op: Op) -> ([u32; 3], usize) {
     match op {
         Op::Alloc { lane, asked } => request(ALLOC, lane, asked),
@@ -88,7 +88,7 @@ impl Words {
         at
     }
 
-    /// Puts an operation in the place of another one of the same length.
+    /// Replaces an operation by one of the same length.
     pub(in crate::whatif) fn replace(&mut self, at: usize, op: Op) {
         let (words, count) = encode(op);
         if let Some(place) = self.0.get_mut(at..at + count) {
@@ -148,7 +148,7 @@ fn decode_other(low: u32, rest: &[u32]) -> Option<(Op, usize)> {
     })
 }
 
-/// Slots of live blocks: the one that was given back last is taken first.
+/// Slots of live blocks: the one freed last is taken first.
 #[derive(Clone, Debug, Default)]
 pub(in crate::whatif) struct Slots {
     free: Vec<u32>,
@@ -183,7 +183,7 @@ impl Slots {
 mod tests {
     use super::*;
 
-    /// What is written is read, at the edges too, and may be replaced in its place.
+    /// Written operations are read back, at the limits too, and may be replaced in place.
     #[test]
     fn operations_are_kept() {
         let ops = [

@@ -1,4 +1,4 @@
-//! Keys of the settings: where they exist, since when, and what they accept.
+//! Keys of the settings: pools and releases that have them, and accepted values.
 
 use super::parse::{divisions, number, number_from, threshold, truth};
 use super::{Family, Release, Settings};
@@ -8,13 +8,13 @@ use crate::whatif::{KIB, MIB};
 pub struct Key {
     /// As it is spelled.
     pub name: &'static str,
-    /// Release of `torch_npu` that brought it; `None`: it has none.
+    /// Release of `torch_npu` that introduced it; `None`: it has none.
     pub npu_since: Option<Release>,
     /// CUDA's allocator has it.
     pub cuda: bool,
-    /// What it does, in a few words.
+    /// Its effect, in a few words.
     pub about: &'static str,
-    /// Takes its value, or says what is accepted.
+    /// Takes its value, or returns the accepted ones.
     pub(super) set: fn(&mut Settings, &str) -> Result<(), String>,
 }
 
@@ -29,7 +29,7 @@ impl Key {
     }
 }
 
-/// Keys that change what the model does, and those that do not.
+/// Keys that affect the model, and those that do not.
 pub static KEYS: &[Key] = &[
     Key {
         name: "max_split_size_mb",

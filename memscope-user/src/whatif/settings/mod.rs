@@ -15,19 +15,19 @@ pub use self::release::{Family, Release};
 use super::GIB;
 use super::{KIB, MIB};
 
-/// Classes of sizes that `roundup_power2_divisions` tells apart: 1 MiB to 64 GiB by powers of two.
+/// Classes of sizes in `roundup_power2_divisions`: 1 MiB to 64 GiB by powers of two.
 pub const ROUND_CLASSES: usize = 16;
 
-/// What the allocator follows. The default is that of the newest release of `torch_npu`.
+/// Settings of the allocator. The default is that of the newest release of `torch_npu`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Which allocator.
     pub family: Family,
-    /// Bytes that are added to what is asked.
+    /// Bytes added to a request.
     pub pad_bytes: u64,
     /// Larger blocks are not split.
     pub max_split_bytes: u64,
-    /// A block that is not split may be larger than the request by less than this.
+    /// Largest excess of an unsplit block over its request.
     pub non_split_rounding_bytes: u64,
     /// Part of the allowed memory above which old free segments are given back; 0 is never.
     pub gc_threshold: f64,
@@ -43,7 +43,7 @@ pub struct Settings {
     pub gigabyte_pages: bool,
     /// Parts of a power of two that sizes are rounded to, by class of size; 0: they are not.
     pub round_divisions: [u64; ROUND_CLASSES],
-    /// What streams have done with is looked for only when nothing else is found.
+    /// Blocks that streams have finished with are collected only when no other block is found.
     pub lazy_reclaim: bool,
 }
 

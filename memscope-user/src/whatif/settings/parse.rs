@@ -1,4 +1,5 @@
-//! A configuration as the environment has it: `KEY:VALUE,KEY:[…],…`. What the allocator refuses is refused with its reason.
+//! A configuration as in the environment: `KEY:VALUE,KEY:[…],…`. Values that the allocator refuses are refused with its
+//! reason.
 
 use std::fmt;
 
@@ -25,7 +26,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// What the allocator of that release refuses, or does not know.
+    /// Values that the allocator of that release refuses, or does not know.
     pub fn parse(text: &str, family: Family, release: Release) -> Result<Self, Refused> {
         let mut settings = Self::of(family);
         if text.len() > MAX_BYTES {
@@ -59,7 +60,7 @@ impl Settings {
         (key.set)(self, value).map_err(|reason| Refused(format!("{name}:{value}: {name} {reason}")))
     }
 
-    /// Refuses what cannot be set together.
+    /// Refuses conflicting settings.
     fn check(&self) -> Result<(), Refused> {
         if self.family != Family::Npu || !self.expandable {
             return Ok(());
@@ -72,7 +73,7 @@ impl Settings {
         Err(Refused(format!("expandable_segments:True excludes {other}: torch_npu ends with an error; leave one out")))
     }
 
-    /// What has no effect as it is set.
+    /// Settings without effect.
     #[must_use]
     pub fn without_effect(&self, fraction: Option<f64>) -> Option<&'static str> {
         (self.gc_threshold > 0.0 && fraction.is_none())
@@ -80,7 +81,7 @@ impl Settings {
     }
 }
 
-/// First key and value, and what is behind them.
+/// First key and value, and the rest.
 fn entry(text: &str) -> Result<(&str, &str, &str), Refused> {
     let missing = || Refused(format!("`{text}` has no value: write KEY:VALUE"));
     let (key, behind) = text.split_once(':').ok_or_else(missing)?;
@@ -121,7 +122,7 @@ pub(super) fn truth(value: &str) -> Result<bool, String> {
     }
 }
 
-/// One number for all classes, or a list of `MB:NUMBER` with `>` for what is above.
+/// One number for all classes, or a list of `MB:NUMBER` with `>` for larger ones.
 pub(super) fn divisions(value: &str) -> Result<[u64; ROUND_CLASSES], String> {
     let Some(list) = value.strip_prefix('[').and_then(|list| list.strip_suffix(']')) else {
         return Ok([power(value)?; ROUND_CLASSES]);

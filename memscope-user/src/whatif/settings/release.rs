@@ -29,7 +29,7 @@ pub enum Release {
     V26_0,
     /// v26.1.0.
     V26_1,
-    /// What comes after v26.1.0.
+    /// Releases after v26.1.0.
     Next,
 }
 

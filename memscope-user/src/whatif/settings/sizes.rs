@@ -1,4 +1,4 @@
-//! How sizes are rounded, and what is asked of the driver for them.
+//! Rounding of sizes, and sizes of requests to the driver.
 
 use super::{ROUND_CLASSES, Settings};
 use crate::whatif::{GIB, MIB, SMALLEST_BYTES};

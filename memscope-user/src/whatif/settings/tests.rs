@@ -21,7 +21,7 @@ fn sizes_are_padded_and_rounded() {
     assert_eq!(Settings::of(Family::Cuda).round(MIB), MIB);
 }
 
-/// Between two powers of two there are as many steps as asked for; sizes that are no more than 512 times that are as ever.
+/// Between two powers of two there are as many steps as requested; sizes of at most 512 times that are rounded as ever.
 #[test]
 fn sizes_are_rounded_to_parts_of_powers() {
     let settings = parse("roundup_power2_divisions:4").expect("settings");
@@ -105,7 +105,7 @@ fn releases_know_their_settings() {
     }
 }
 
-/// Collecting without a fraction is said to do nothing.
+/// Collecting without a fraction is reported as without effect.
 #[test]
 fn collecting_needs_a_fraction() {
     let settings = parse("garbage_collection_threshold:0.8").expect("settings");

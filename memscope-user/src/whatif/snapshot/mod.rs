@@ -1,6 +1,7 @@
 //! Memory snapshots of `PyTorch` and `torch_npu` (`torch.npu.memory._dump_snapshot`): their history has all requests.
 //!
-//! Histories hold the last events only: blocks and segments from before are not in them, and what they held counts as one.
+//! Histories hold the last events only: blocks and segments from before are not in them, and their memory counts as one
+//! block.
 
 mod pickle;
 
@@ -157,7 +158,7 @@ impl<'a, 'b> History<'a, 'b> {
         number as u16
     }
 
-    /// Segments that were freed before something else than a request for memory: the cache was emptied.
+    /// Segments freed before any event but a request for memory: the cache was emptied.
     fn settle(&mut self) {
         if std::mem::take(&mut self.emptied) {
             self.requests.words.push(Op::EmptyCache { device: self.device });
@@ -241,7 +242,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const BASE: u64 = 0x1200_0000_0000;
 
-    /// What the allocator writes for: 3 MiB, freed; 25 MiB, freed while a stream uses it, which then has done; cache emptied.
+    /// The allocator's records of: 3 MiB, freed; 25 MiB, freed while a stream uses it, and returned; cache emptied.
     fn history() -> Vec<u8> {
         let second = BASE + (64 << 20);
         snapshot(&[
@@ -263,7 +264,7 @@ mod tests {
         ])
     }
 
-    /// Requests, and their own self-check: the model does what the history says.
+    /// Requests, and their own self-check: the model agrees with the history.
     #[test]
     fn histories_are_requests() {
         let requests = requests_of(&history()).expect("requests");

@@ -1,14 +1,14 @@
 //! Python pickles of plain data: numbers, texts, lists, tuples and dictionaries.
 //!
-//! Nothing is executed: operations that name, build or call anything are refused, as is everything that is not known. Values lie in
-//! tables and refer to each other by number, so that neither shared values nor deep nesting cost anything; texts stay where they are
-//! in the file.
+//! Nothing is executed: operations that name, build or call anything are refused, and so are unknown ones. Values lie
+//! in tables and refer to each other by number, so that neither shared values nor deep nesting cost anything; texts
+//! stay in the file.
 
 use std::fmt;
 
 use crate::hash::HashMap;
 
-/// Values that are read at most: about 1 GiB of memory.
+/// Most values: about 1 GiB of memory.
 const MAX_VALUES: usize = 1 << 26;
 
 /// A value.
@@ -41,7 +41,7 @@ impl fmt::Display for BadPickle {
 
 impl std::error::Error for BadPickle {}
 
-/// All that was read.
+/// The values read.
 #[derive(Debug)]
 pub(super) struct Pickle<'a> {
     bytes: &'a [u8],
@@ -55,7 +55,7 @@ impl Pickle<'_> {
         if let Value::List(number) = value { self.lists.get(number as usize).map(Vec::as_slice) } else { None }
     }
 
-    /// Value of a key that is a text.
+    /// Value of a text key.
     pub(super) fn get(&self, value: Value, key: &str) -> Option<Value> {
         let Value::Dict(number) = value else { return None };
         let entries = self.dicts.get(number as usize)?;
@@ -240,7 +240,7 @@ impl Machine<'_> {
         let code = self.byte()?;
         match code {
             0x80 if self.byte()? <= 5 => {}
-            // A frame says how much follows.
+            // A frame has the length of the rest.
             0x95 => drop(self.take::<8>()?),
             b'(' => self.marks.push(self.stack.len()),
             b'0' => drop(self.pop()?),
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(pickle.get(pickle.root, "e"), None);
     }
 
-    /// Whatever names or calls something is refused: `os.system("…")` in protocols 0 and 4, and an object.
+    /// An operation that names or calls anything is refused: `os.system("…")` in protocols 0 and 4, and an object.
     #[test]
     fn nothing_is_executed() {
         let calls: [&[u8]; 4] = [
