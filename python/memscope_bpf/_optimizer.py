@@ -27,7 +27,7 @@ def after_step(optimizer: Any) -> None:
     """An optimizer has made a step. Whatever it is like, it is not to fail for our sake."""
     try:
         if native.listening():
-            _tell(optimizer)
+            _mark(optimizer)
         else:
             # The next tracer knows of none of them.
             _told.clear()
@@ -37,7 +37,7 @@ def after_step(optimizer: Any) -> None:
         _once(f"what {type(optimizer).__name__} works on has no labels: {error!r}")
 
 
-def _tell(optimizer: Any) -> None:
+def _mark(optimizer: Any) -> None:
     for group in optimizer.param_groups:
         for weight in group["params"]:
             _label(weight, "weight", once=True)

@@ -35,7 +35,7 @@ def take_snapshot(device_mask: _Mask = None, name: str = "Memory Snapshot") -> N
         wanted = True
     if wanted and native.listening():
         try:
-            _tell(npu, device, name)
+            _mark(npu, device, name)
         except RuntimeError as error:
             # Without a tracer it would not have been asked.
             print(f"[msmemscope] Warn: no snapshot {name!r}: {(str(error).splitlines() or [''])[0]}", file=sys.stderr)
@@ -45,7 +45,7 @@ def take_snapshot_here(name: str) -> None:
     """One of the current device, if a tracer is there."""
     if native.listening():
         npu = _npu()
-        _tell(npu, npu.current_device(), name)
+        _mark(npu, npu.current_device(), name)
 
 
 def get_device_memory_info(device: int) -> Dict[str, int]:
@@ -74,7 +74,7 @@ def _out_of_memory(device: int, *_sizes: int) -> None:
     """Called by torch_npu, just before it raises its error: nothing of ours may come in its place."""
     try:
         if native.listening():
-            _tell(_npu(), device, "OOM_Snapshot")
+            _mark(_npu(), device, "OOM_Snapshot")
     except Exception as error:
         print(f"[msmemscope] Warn: no snapshot 'OOM_Snapshot': {error!r}", file=sys.stderr)
 
@@ -92,7 +92,7 @@ def _figures(npu: Any, device: int) -> Dict[str, int]:
     }
 
 
-def _tell(npu: Any, device: int, name: str) -> None:
+def _mark(npu: Any, device: int, name: str) -> None:
     tell_figures({**_figures(npu, device), "name": name})
 
 

@@ -6,7 +6,7 @@ from ._native import native
 _COMPONENT, _DETAIL_1, _DETAIL_2 = 1, 3, 4
 
 
-def _tell(address: int, *labels: str) -> None:
+def _label(address: int, *labels: str) -> None:
     native.describe_addr(address, list(zip(labels, (_COMPONENT, _DETAIL_1, _DETAIL_2))))
 
 
@@ -19,20 +19,20 @@ def _tensors(module: Any) -> Iterator[Tuple[str, Any]]:
 
 def vllm_weights(_result: Any, runner: Any, *_others: Any, **_keywords: Any) -> None:
     """Weights of a model that is loaded: those of LoRA first, then the drafter's, then the model's; each address once."""
-    told = set()
+    labelled = set()
 
-    def tell(tensors: Iterable[Tuple[str, Any]], *label: str) -> None:
+    def label_all(tensors: Iterable[Tuple[str, Any]], *label: str) -> None:
         for _, tensor in tensors:
             address = tensor.data_ptr()
-            if address and address not in told:
-                told.add(address)
-                _tell(address, "vllm", "weights", *label)
+            if address and address not in labelled:
+                labelled.add(address)
+                _label(address, "vllm", "weights", *label)
 
     model = getattr(runner, "model", None)
-    tell(((name, tensor) for name, tensor in _tensors(model) if "lora" in name.lower()), "lora")
+    label_all(((name, tensor) for name, tensor in _tensors(model) if "lora" in name.lower()), "lora")
     drafter = getattr(runner, "drafter", None)
-    tell(_tensors(getattr(drafter, "model", drafter)), "drafter")
-    tell(_tensors(model))
+    label_all(_tensors(getattr(drafter, "model", drafter)), "drafter")
+    label_all(_tensors(model))
 
 
 def kind_of(spec: Any) -> str:
@@ -56,4 +56,4 @@ def vllm_kv_caches(caches: Any, runner: Any, config: Any = None, *_others: Any, 
         if layer in kinds:
             for tensor in tensors if isinstance(tensors, (list, tuple)) else [tensors]:
                 if hasattr(tensor, "data_ptr"):
-                    _tell(tensor.data_ptr(), "vllm", "kv_cache", kinds[layer])
+                    _label(tensor.data_ptr(), "vllm", "kv_cache", kinds[layer])

@@ -91,9 +91,9 @@ def problems(path):
     wanted = sorted(
         (file.symbols[name], "msmemscope", note, " ".join(places[:count]), semaphore if note == "presence" else 0)
         for name, (note, count) in MARKERS.items())
-    told = sorted(file.notes())
-    if told != wanted:
-        found.append(f"notes are {told}, not {wanted}")
+    notes = sorted(file.notes())
+    if notes != wanted:
+        found.append(f"notes are {notes}, not {wanted}")
     unknown = [name for name in file.symbols if name.startswith("memscope_") and name not in MARKERS and name != SEMAPHORE]
     if unknown:
         found.append(f"unknown: {', '.join(unknown)}")

@@ -110,10 +110,10 @@ class Config(unittest.TestCase):
                 self.assertEqual(config(**{key: second}), (None, warning, ""))
 
     def test_old_names(self):
-        told = "[msmemscope] Deprecation: '{}' is deprecated, use '{}' instead.\n"
-        self.assertEqual(config(data_format="db"), (None, "", told.format("data_format", "format")))
-        self.assertEqual(config(output="x"), (None, "", told.format("output", "output_path")))
-        self.assertEqual(config(level="0,1"), (None, "", told.format("level=0", "level=op") + told.format("level=1", "level=kernel")))
+        message = "[msmemscope] Deprecation: '{}' is deprecated, use '{}' instead.\n"
+        self.assertEqual(config(data_format="db"), (None, "", message.format("data_format", "format")))
+        self.assertEqual(config(output="x"), (None, "", message.format("output", "output_path")))
+        self.assertEqual(config(level="0,1"), (None, "", message.format("level=0", "level=op") + message.format("level=1", "level=kernel")))
         self.assertEqual(_control._locked, {"format": "db", "output_path": "x"})
 
     def test_old_and_new_name(self):

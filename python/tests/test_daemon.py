@@ -118,13 +118,13 @@ class Start(unittest.TestCase):
         self.assertEqual([json.loads(line) for line in daemon.requests], [{"version": 1, "settings": wanted}])
         # Once for whoever listened then, once for the tracer that came.
         self.assertEqual(native.calls, [("config", 1, 1, 1 << 32), ("config", 1, 1, 1 << 32), ("start",)])
-        # The daemon's tracer has format and path: only that events were named is told to it.
+        # The daemon's tracer has format and path: it only gets that events were named.
         self.assertEqual(native.named, (0, 0, 1))
 
     def test_older_blocks_are_told_of(self):
         """A tracer that comes with start() knows no block of before: what torch_npu's pool holds then is said, once, and not if that is nothing."""
-        told = "[msmemscope] Warn: 4096 bytes of torch_npu's pool were allocated before the tracer came: their blocks have no rows. "
-        for allocated, status, line in [(4096, "ready", told), (0, "ready", ""), (4096, "traced", "")]:
+        message = "[msmemscope] Warn: 4096 bytes of torch_npu's pool were allocated before the tracer came: their blocks have no rows. "
+        for allocated, status, line in [(4096, "ready", message), (0, "ready", ""), (4096, "traced", "")]:
             npu = types.SimpleNamespace(is_initialized=lambda: True, memory_allocated=lambda: allocated)
             modules = {"torch_npu": types.SimpleNamespace(npu=npu)}
             self.reset()
@@ -206,7 +206,7 @@ class Start(unittest.TestCase):
         self.assertEqual(len(daemon.requests), 1)
 
     def test_nobody_listens(self):
-        told = "[msmemscope] Warn: no tracer is there, so nothing is collected."
+        message = "[msmemscope] Warn: no tracer is there, so nothing is collected."
         with tempfile.TemporaryDirectory() as folder:
             dead = os.path.join(folder, "dead")
             with socket.socket(socket.AF_UNIX) as listener:
@@ -214,12 +214,12 @@ class Start(unittest.TestCase):
             for path in (dead, os.path.join(folder, "none"), ""):
                 with self.subTest(path=path):
                     self.reset()
-                    self.assertTrue(start(path, Native()).startswith(told))
+                    self.assertTrue(start(path, Native()).startswith(message))
                     self.reset()
                     self.assertEqual(start(path, Native(listening=True)), "")
 
     def test_no_socket(self):
-        """What is there and cannot be asked is told, and nothing is raised."""
+        """A daemon that cannot be asked causes a message, and no exception."""
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "file")
             with open(file, "w"):

@@ -73,14 +73,14 @@ class Names(unittest.TestCase):
         from msmemscope.cpu_tensor_collection import enable_cpu_tensor_collect
         from msmemscope.hijacker import hijack_map, hijack_utility
 
-        for call, told in [
+        for call, message in [
             (lambda: hijack_utility.hijacker(stub=print, module="os", function="getpid"), "msmemscope has no hijacker: "),
             (lambda: hijack_map.memscope_hijack_map.get_hooklet_list(), "msmemscope has no memscope_hijack_map.get_hooklet_list: "),
             (enable_cpu_tensor_collect, "msmemscope has no enable_cpu_tensor_collect: "),
         ]:
-            with self.subTest(told=told), self.assertRaises(NotImplementedError) as raised:
+            with self.subTest(message=message), self.assertRaises(NotImplementedError) as raised:
                 call()
-            self.assertTrue(str(raised.exception).startswith(told), raised.exception)
+            self.assertTrue(str(raised.exception).startswith(message), raised.exception)
 
 
 class Describer(unittest.TestCase):
@@ -146,14 +146,14 @@ class Helpers(unittest.TestCase):
     def test_numbers_of_cells(self):
         from msmemscope.analyzer.utility_function import safe_convert_int
 
-        for value, number, told in [
+        for value, number, message in [
             ("12", 12, ""), (7, 7, ""), ("1.5", None, "WARNING: Cannot convert '1.5' to int (line 3); the row is passed over.\n"),
             (None, None, "WARNING: Cannot convert None to int (line 3); the row is passed over.\n"),
         ]:
             out = io.StringIO()
             with self.subTest(value=value), contextlib.redirect_stdout(out):
                 self.assertEqual(safe_convert_int(value, context="line 3"), number)
-            self.assertEqual(out.getvalue(), told)
+            self.assertEqual(out.getvalue(), message)
 
     def test_optional_packages(self):
         from msmemscope.utils import check_packages, import_with_optional_deps

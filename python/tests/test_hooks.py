@@ -288,13 +288,13 @@ class Shared:
 
 
 class Addresses(unittest.TestCase):
-    """What is told of addresses, in place of the markers."""
+    """Records the labels of addresses, instead of the markers."""
 
     def setUp(self):
-        self.told = told = []
+        self.described = described = []
         for module in (_vllm, _optimizer):
             there = module.native
-            module.native = types.SimpleNamespace(describe_addr=lambda *what: told.append(what), listening=lambda: True)
+            module.native = types.SimpleNamespace(describe_addr=lambda *what: described.append(what), listening=lambda: True)
             self.addCleanup(setattr, module, "native", there)
         _optimizer._told.clear()
 
@@ -305,7 +305,7 @@ class Addresses(unittest.TestCase):
         drafter = types.SimpleNamespace(model=types.SimpleNamespace(named_parameters=lambda: [("d", Tensor(64))]))
         _vllm.vllm_weights(None, types.SimpleNamespace(model=model, drafter=drafter))
         weights = [("vllm", 1), ("weights", 3)]
-        self.assertEqual(self.told, [(32, weights + [("lora", 4)]), (64, weights + [("drafter", 4)]), (16, weights), (48, weights)])
+        self.assertEqual(self.described, [(32, weights + [("lora", 4)]), (64, weights + [("drafter", 4)]), (16, weights), (48, weights)])
 
     def test_caches(self):
         def spec(name):
@@ -317,7 +317,7 @@ class Addresses(unittest.TestCase):
         caches = {"a": (Tensor(1), Tensor(2)), "m": [Tensor(3)], "h": Tensor(4), "n": Tensor(5), "other": Tensor(6)}
         _vllm.vllm_kv_caches(caches, None, config)
         cache = [("vllm", 1), ("kv_cache", 3)]
-        self.assertEqual(self.told, [(1, cache + [("attn", 4)]), (2, cache + [("attn", 4)]), (3, cache + [("mamba", 4)]),
+        self.assertEqual(self.described, [(1, cache + [("attn", 4)]), (2, cache + [("attn", 4)]), (3, cache + [("mamba", 4)]),
                                      (4, cache + [("hidden_state", 4)])])
         self.assertEqual(_vllm.kind_of(spec("MambaCacheSpec")), "mamba")
 
@@ -328,13 +328,13 @@ class Addresses(unittest.TestCase):
         _optimizer.after_step(optimizer)
         label = lambda address, text: (address, [(text, 3)])
         first = [label(1, "weight"), label(2, "gradient"), label(7, "weight"), label(4, "optimizer_state"), label(9, "optimizer_state")]
-        self.assertEqual(self.told, first)
+        self.assertEqual(self.described, first)
         weights[0].grad = Tensor(8)
         _optimizer.after_step(optimizer)
-        self.assertEqual(self.told[len(first):], [label(8, "gradient")])
+        self.assertEqual(self.described[len(first):], [label(8, "gradient")])
 
     def test_another_tensor_with_identity_and_address_of_one_that_is_gone(self):
-        """Labels are of blocks: a weight that was made where another one was is a new block, which has to be told."""
+        """Labels are of blocks: a weight that was made where another one was is a new block, which has to be labelled."""
         def step(identity):
             weights = [Tensor(16)]
             with mock.patch.object(_optimizer, "id", lambda _tensor: identity, create=True):
@@ -343,14 +343,14 @@ class Addresses(unittest.TestCase):
 
         step(1)
         step(1)
-        self.assertEqual(self.told, [(16, [("weight", 3)])] * 2)
+        self.assertEqual(self.described, [(16, [("weight", 3)])] * 2)
 
     def test_a_later_tracer_is_told_again(self):
         optimizer = types.SimpleNamespace(param_groups=[{"params": [Tensor(16)]}], state={})
         for listening in (True, False, True):
             _optimizer.native.listening = lambda: listening
             _optimizer.after_step(optimizer)
-        self.assertEqual(self.told, [(16, [("weight", 3)])] * 2)
+        self.assertEqual(self.described, [(16, [("weight", 3)])] * 2)
 
     def test_optimizer_of_another_kind(self):
         err = io.StringIO()

@@ -79,9 +79,9 @@ class Labels(unittest.TestCase):
 
     def test_control_characters(self):
         table = [("a\n\f\r\b\t\v\x7fz", "a\\n\\f\\r\\b\\t\\v\\x7fz"), ("\0\x1b", "\\x00\\x1b"), ("é 中", "é 中"), ("", "")]
-        for label, told in table:
+        for label, expected in table:
             with self.subTest(label=label), describer(owner=label):
-                self.assertEqual(native.current_labels()[5], told)
+                self.assertEqual(native.current_labels()[5], expected)
 
 
 if __name__ == "__main__":

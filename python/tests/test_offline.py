@@ -224,7 +224,7 @@ class Awake(Folder):
         return dump(self.folder, *rows)
 
     def test_other_threads_run_and_progress_is_told(self):
-        counted, told, done = [0], [], threading.Event()
+        counted, reported, done = [0], [], threading.Event()
 
         def count():
             while not done.is_set():
@@ -234,13 +234,13 @@ class Awake(Folder):
         path = self.large()
         counter.start()
         seen = []
-        memscope_bpf.leaks(path, progress=lambda *at: (told.append(at), seen.append(counted[0])))
+        memscope_bpf.leaks(path, progress=lambda *at: (reported.append(at), seen.append(counted[0])))
         done.set()
         counter.join()
-        self.assertGreater(len(told), 1)
+        self.assertGreater(len(reported), 1)
         self.assertGreater(seen[-1], seen[0])
-        self.assertTrue({stage for stage, _, _ in told} <= {"looking", "reading", "sorting", "analysing"}, told)
-        self.assertTrue(all(0 <= at <= total for _, at, total in told), told)
+        self.assertTrue({stage for stage, _, _ in reported} <= {"looking", "reading", "sorting", "analysing"}, reported)
+        self.assertTrue(all(0 <= at <= total for _, at, total in reported), reported)
 
     def test_progress_that_raises(self):
         def refuse(*_):
@@ -251,15 +251,15 @@ class Awake(Folder):
 
     def test_interrupt(self):
         """The exception comes while most is still to be done."""
-        told = []
+        reported = []
 
         def interrupt(*at):
-            told.append(at)
+            reported.append(at)
             os.kill(os.getpid(), signal.SIGINT)
 
         with self.assertRaises(KeyboardInterrupt):
             memscope_bpf.leaks(self.large(), progress=interrupt)
-        self.assertLess(len(told), 3)
+        self.assertLess(len(reported), 3)
 
 
 class Reference(Folder):
@@ -343,7 +343,7 @@ class Reference(Folder):
             self.assertIs(type(raised.exception), kind)
 
     def huge(self, beyond):
-        """A file of 8 GiB, and so many bytes more; there is nothing in it."""
+        """An empty file of 8 GiB, and this many bytes more."""
         path = os.path.join(self.folder, f"huge{beyond}.csv")
         with open(path, "w") as file:
             file.truncate((8 << 30) + beyond)
@@ -358,7 +358,7 @@ class Reference(Folder):
         analyzer.InefficientConfig(os.path.join(self.folder, "DUMP.CSV"), 0, ["early_allocation", "temporary_idleness"], 1)
 
     def test_foreign_file(self):
-        """It is told, and taken."""
+        """It is reported, and used."""
         path = marked(self.folder)
         there = os.stat(path)
         err = io.StringIO()

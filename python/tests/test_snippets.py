@@ -9,7 +9,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LEAK = "Direct Hal memory leak of 2.0 Mb(s) at 0x0000000000001000 in Index 2."
-# What each prints: whole lines of the tool, and how often the leak is told.
+# What each prints: whole lines of the tool, and the number of leak lines.
 STDERR = {
     "config": ["[msmemscope] Deprecation: 'output' is deprecated, use 'output_path' instead.",
                "[msmemscope] Deprecation: 'data_format' is deprecated, use 'format' instead.",
@@ -29,11 +29,11 @@ class Snippets(unittest.TestCase):
                 self.assertEqual(run.returncode, 0, run.stderr)
                 lines = run.stderr.splitlines()
                 # start() says that nothing is collected; before 3.9 there is no Python trace, which is said, too.
-                nobody = [line for line in lines if line.startswith("[msmemscope] Warn: no tracer is there, so nothing is collected.")]
+                no_tracer = [line for line in lines if line.startswith("[msmemscope] Warn: no tracer is there, so nothing is collected.")]
                 too_old = [line for line in lines if line == "[msmemscope] Warn: the Python trace needs Python 3.9."]
-                self.assertEqual(len(nobody), 0 if name in QUIET else 1, run.stderr)
+                self.assertEqual(len(no_tracer), 0 if name in QUIET else 1, run.stderr)
                 self.assertEqual(bool(too_old), name == "tracer" and sys.version_info < (3, 9), run.stderr)
-                self.assertEqual([line for line in lines if line not in nobody + too_old and "is not active" not in line],
+                self.assertEqual([line for line in lines if line not in no_tracer + too_old and "is not active" not in line],
                                  STDERR.get(name, []))
                 self.assertEqual(run.stdout.count(LEAK), 2 if name == "check_leaks" else 0, run.stdout)
 

@@ -67,7 +67,7 @@ pub fn traced(workload: &[&str], settings: &str, options: &[&str]) -> (Run, Vec<
         ("ASCEND_SIM_CONTENT", "1".to_owned()),
         ("MS_ALLOC_CONF", settings.to_owned()),
         ("OMP_NUM_THREADS", "1".to_owned()),
-        // What it misses of CANN, and each block that its tracker does not know, is nobody's.
+        // Its complaints about missing parts of CANN, and about blocks unknown to its tracker, are irrelevant.
         ("GLOG_v", "4".to_owned()),
         ("TRUTH", text(truth.clone())),
     ] {

@@ -92,7 +92,7 @@ fn stacks(id: u64) -> Stacks {
 fn block(pool: Pool, device: Device, allocation_id: u64, page: PageType, api: AllocApi) -> Block {
     Block {
         requested_bytes: None,
-        // Of host memory nobody tells who asked for it.
+        // For host memory the user is unknown.
         owner: (pool != pools::HOST).then_some(Name::fixed(&"PTA@weight")),
         caller: None,
         stacks: Stacks::default(),

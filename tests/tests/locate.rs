@@ -40,7 +40,7 @@ fn the_hidden_function_is_where_the_linker_put_it() {
     let found = look_into(&library());
     let located = &found["probes"][0]["located"];
     assert_eq!(located["vaddr"], address_by_nm(), "{found}");
-    // Three of tensors, five of workspaces: `report` and `tell` in src/pta_*.cpp.
+    // Three of tensors, five of workspaces: see src/pta_*.cpp.
     assert_eq!((&located["callers"], &located["allocator"]), (&8.into(), &"agrees".into()), "{found}");
     assert_eq!(found["probes"][0]["with_return"], false);
 }

@@ -73,13 +73,13 @@ fn findings_are_those_of_the_commands() {
     ];
     let python = interpreters().pop().expect("an interpreter");
     for (command, call) in table {
-        let told = Command::new(tracer_path())
+        let reported = Command::new(tracer_path())
             .args(command)
             .arg("--json")
             .current_dir(folder.path())
             .output()
             .expect("a command");
-        assert!(told.status.success(), "{command:?}: {}", String::from_utf8_lossy(&told.stderr));
+        assert!(reported.status.success(), "{command:?}: {}", String::from_utf8_lossy(&reported.stderr));
         let code = format!(
             "import json, sys, memscope_bpf; path = sys.argv[1]; print(json.dumps(memscope_bpf.{call}.document))"
         );
@@ -87,11 +87,11 @@ fn findings_are_those_of_the_commands() {
         script.args(["-B", "-c", &code, path]).env("PYTHONPATH", python_package());
         let found = script.output().expect("an interpreter that starts");
         assert!(found.status.success(), "{call}: {}", String::from_utf8_lossy(&found.stderr));
-        let mut told: Value = serde_json::from_slice(&told.stdout).expect("a document");
+        let mut reported: Value = serde_json::from_slice(&reported.stdout).expect("a document");
         // Only the command writes files.
-        told.as_object_mut().expect("an object").remove("files");
+        reported.as_object_mut().expect("an object").remove("files");
         let found: Value = serde_json::from_slice(&found.stdout).expect("a document");
-        assert_eq!(found, told, "{call}");
-        assert!(told.to_string().len() > 60, "{call}: nothing was found: {told}");
+        assert_eq!(found, reported, "{call}");
+        assert!(reported.to_string().len() > 60, "{call}: nothing was found: {reported}");
     }
 }

@@ -70,7 +70,7 @@ fn mistyped_commands_are_not_executed() {
     assert_eq!(names.len(), 2, "only the script and the link: {names:?}");
 }
 
-/// Makes sure that no command waits for a pipe that nobody writes to, wherever one is given.
+/// No command waits for a pipe without a writer, wherever one is given.
 #[test]
 fn pipes_are_refused_at_once() {
     let folder = folder();
@@ -96,10 +96,10 @@ fn pipes_are_refused_at_once() {
     ] {
         let said = memscope(&tracer_path(), arguments, folder.path());
         assert!(matches!(said.status, Some(1 | 2)), "{arguments:?}: {:?} {}", said.status, said.stderr);
-        let told: Vec<&str> = said.stderr.lines().filter(|line| line.contains("Error")).collect();
+        let reported: Vec<&str> = said.stderr.lines().filter(|line| line.contains("Error")).collect();
         assert!(
-            matches!(told.as_slice(), [line] if line.contains("it is a pipe, and a regular file is needed")),
-            "{told:?}"
+            matches!(reported.as_slice(), [line] if line.contains("it is a pipe, and a regular file is needed")),
+            "{reported:?}"
         );
     }
     memscope(&tracer_path(), &["replay", "/dev/zero"], folder.path()).assert_error(1, &["it is a device"]);

@@ -273,7 +273,7 @@ fn rows_fit_real_libraries() {
             }
         }
         assert!(!probes.is_empty(), "none of the rows for {file} fits {}: {doctor}", path.display());
-        // A pool of which one function is missing is told wrong.
+        // A pool with a missing function would be reported wrong.
         let missing = &doctor["absent"];
         let is_whole = file != MINDSPORE_POOL || missing.as_array().is_some_and(Vec::is_empty);
         assert!(is_whole, "{} lacks {missing}", path.display());

@@ -38,8 +38,8 @@ pub(crate) fn name(arch: &Arch) -> String {
     format!("memscope-{}.bpf.o", arch.name)
 }
 
-/// An empty file in place of the object: for lints, documentation and tests, in which no one loads it. They all take it, since
-/// cargo builds the library anew for another one.
+/// An empty file in place of the object: for lints, documentation and tests, which do not load it. All use the same
+/// one: cargo builds the library again for another.
 pub(crate) fn stand_in() -> Result<PathBuf> {
     let file = target().join("stand-in.bpf.o");
     if !file.is_file() {

@@ -250,9 +250,9 @@ pub fn check_text(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     for (at, line) in lines.iter().enumerate().filter(|(_, line)| !line.starts_with(' ')) {
         let section: Vec<&str> = lines[at + 1..].iter().copied().take_while(|line| line.starts_with(' ')).collect();
-        let told =
+        let reported =
             if line.starts_with("Ledger of ") { ledger_in_words(&section) } else { blocks_in_words(line, &section) };
-        wrong.extend(told.into_iter().map(|told| format!("{told}\n{line}\n{}", section.join("\n"))));
+        wrong.extend(reported.into_iter().map(|reported| format!("{reported}\n{line}\n{}", section.join("\n"))));
     }
     wrong
 }

@@ -7,8 +7,8 @@ use super::{COLUMNS, Cells, RowChecker, Violation};
 pub struct CsvRules {
     /// Rows with a device are in time order. Ours are; the reference's are not.
     pub time_ordered: bool,
-    /// The reference's offline analysis wrote the file anew with a CSV library: lines end in CR LF, and names of
-    /// marks have lost their quotes.
+    /// The reference's offline analysis rewrote the file with a CSV library: lines end in CR LF, and names of marks
+    /// have lost their quotes.
     pub rewritten: bool,
     /// Pools of the program's or the user's own, which are Event Types of blocks.
     pub pools: &'static [&'static str],
@@ -251,7 +251,7 @@ g [0x2]
         assert!(found[0].text.starts_with("file is no UTF-8"));
     }
 
-    /// Files written anew differ in two ways, and in no other.
+    /// Rewritten files differ in two ways, and in no other.
     #[test]
     fn rewritten_files_pass_as_such() {
         let rewritten = GOOD.replace("\"Range end from id 1\"", "Range end from id 1").replace('\n', "\r\n");

@@ -318,7 +318,7 @@ fn keys_of_block(row: &Cells) -> Vec<Key> {
         }
         keys.push(("used", false, Shape::Number));
         if !hal && !host {
-            // We leave it out where the pool does not tell.
+            // Ours leaves it out if the pool does not report it.
             keys.push(("total", true, Shape::Number));
         }
         keys.push(("process_used", true, Shape::Number));

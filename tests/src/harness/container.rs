@@ -85,13 +85,13 @@ fn system_libraries() -> Vec<PathBuf> {
     found
 }
 
-/// Variables for programs whose root is an image.
+/// Variables for programs in an image as root.
 pub const LIBRARIES: &str = "/sim:/lib";
 
 /// A program in a container, and what it is called in there and out here.
 #[derive(Debug)]
 pub struct Contained {
-    /// Its keeper, the process whose child it is.
+    /// Its keeper, the parent process.
     pub target: Target,
     /// As everybody else sees it.
     pub pid: u32,
@@ -107,7 +107,7 @@ impl Contained {
         command.env("LD_LIBRARY_PATH", LIBRARIES);
         let target = Target::start(command, folder, ready);
         let children = format!("/proc/{0}/task/{0}/children", target.pid());
-        let children = fs::read_to_string(children).expect("the kernel tells of children");
+        let children = fs::read_to_string(children).expect("the kernel lists children");
         let pid = children.trim().parse().expect("one child");
         Self { target, pid }
     }

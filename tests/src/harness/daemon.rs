@@ -35,7 +35,7 @@ impl Daemon {
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("changed rights");
         let mut command = Command::new(tracer_path());
         command.arg("daemon").arg("--socket").arg(folder.path().join("socket")).args(options);
-        // It reaches nobody's outputs.
+        // It reaches no user's outputs.
         command.env("SUDO_UID", "1").env("SUDO_GID", "1").current_dir(folder.path());
         let process = Process::spawn(&mut command, folder.path(), "daemon");
         let daemon = Self { process, folder };
@@ -61,7 +61,7 @@ impl Daemon {
         self.process.stderr()
     }
 
-    /// Waits until its messages hold a text so many times.
+    /// Waits until its messages hold a text this many times.
     pub fn wait_for(&self, text: &str, times: usize) {
         self.process.wait_for("messages", || self.messages().matches(text).count() >= times);
         assert!(self.messages().matches(text).count() >= times, "it ended: {}", self.messages());

@@ -54,12 +54,12 @@ fn pass_on(tid: Pid, status: WaitStatus) {
 /// A system call that a thread enters, or has made: its number and its first argument.
 type Call = (bool, i64, u64);
 
-/// The system call at whose beginning or end a thread is stopped. The number is known at the beginning alone.
+/// The system call at whose start or end a thread is stopped. The number is known at the start only.
 fn system_call(tid: Pid) -> Option<Call> {
     const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
     const ENTRY: u8 = 1;
     let mut info = MaybeUninit::<[u64; 11]>::zeroed();
-    // SAFETY: the kernel writes as many bytes as it is told there are.
+    // SAFETY: the kernel writes at most the given number of bytes.
     let size = unsafe { libc::ptrace(GET_SYSCALL_INFO, tid.as_raw(), size_of::<[u64; 11]>(), info.as_mut_ptr()) };
     // SAFETY: zeroes are a value, and the kernel has written over them.
     let words = unsafe { info.assume_init() };

@@ -38,7 +38,7 @@ pub struct Totals {
     pub systems: u64,
 }
 
-/// A block as both sides tell of it.
+/// A block as both sides report it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Block {
     /// Address or handle.
@@ -238,7 +238,7 @@ fn assert_equal_process(pid: u32, entries: &[&Entry], rows: &[Row], expect: Expe
     assert_eq!(strange, None, "process {pid} has a row that nothing explains");
 }
 
-/// The allocation or free that a row tells of; a free takes what only its allocation says from there.
+/// The allocation or free in a row; a free takes the facts that only its allocation has from there.
 #[must_use]
 pub fn memory_rows(rows: &[Row]) -> Vec<Memory> {
     let mut blocks: HashMap<u64, Block> = HashMap::new();
@@ -612,7 +612,7 @@ fn skew_of(mut skews: Vec<u64>, rows_per_stall: usize) -> u64 {
 /// Panics unless the rows of each thread are one unbroken piece of its journal that covers the window.
 ///
 /// For programs that were running when the trace began, or go on after it, and whose threads free their own blocks.
-/// `offset_ns` is what rows' times are ahead of the journal's. Gives the number of rows compared.
+/// `offset_ns` is the lead of rows' times over the journal's. Returns the number of rows compared.
 pub fn assert_unbroken(journal: &Journal, rows: &Rows, pid: u32, window: Window, offset_ns: u64) -> usize {
     let entries: Vec<&Entry> = journal.of(pid).collect();
     let truth = truth(&entries, false);

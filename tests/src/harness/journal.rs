@@ -36,7 +36,7 @@ pub enum Library {
     Atb,
 }
 
-/// What an allocator of `torch_npu` told of a block, in the words of its `MemoryUsage`.
+/// A report of a `torch_npu` allocator about a block, in the words of its `MemoryUsage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PtaReport {
     /// Number of the device.
@@ -66,7 +66,7 @@ pub struct Entry {
     pub pid: u32,
     /// Thread.
     pub tid: u32,
-    /// Whose journal.
+    /// The library of the journal.
     pub library: Library,
     /// Function.
     pub symbol: &'static str,
@@ -403,7 +403,7 @@ fn read_file(bytes: &[u8], pid: u32, library: Library, name: &str, entries: &mut
     }
 }
 
-/// Whether `args[3]` is the length of a text. An empty one has no slots, so the flags do not tell.
+/// Whether `args[3]` is the length of a text. An empty one has no slots, so the flags do not show it.
 fn has_text(symbol: &str) -> bool {
     const WITH_TEXT: [&str; 17] = [
         "halMemAlloc",

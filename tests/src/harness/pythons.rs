@@ -39,8 +39,8 @@ pub fn interpreters() -> Vec<Python> {
     found.sort();
     found.dedup_by_key(|python| (python.version, python.library.is_some()));
     assert!(!found.is_empty(), "no CPython 3.8 to 3.14 in MEMSCOPE_PYTHONS, PATH or pyenv");
-    let told: Vec<String> = found.iter().map(|python| format!("{python:?}")).collect();
-    println!("interpreters:\n{}", told.join("\n"));
+    let reported: Vec<String> = found.iter().map(|python| format!("{python:?}")).collect();
+    println!("interpreters:\n{}", reported.join("\n"));
     found
 }
 

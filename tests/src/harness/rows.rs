@@ -1,4 +1,4 @@
-//! Reads dumps as a program of somebody else would: RFC 4180 and SQLite, nothing of the tracer's own code.
+//! Reads dumps as a foreign program would: by RFC 4180 and SQLite, without any of the tracer's own code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -111,7 +111,7 @@ pub fn dump_files(output: &Path) -> Vec<PathBuf> {
     files_named(output, "memscope_dump_")
 }
 
-/// Files of rows below a directory whose names begin so.
+/// Files of rows below a directory with names that begin so.
 fn files_named(output: &Path, prefix: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut left = vec![output.to_owned()];
@@ -137,9 +137,9 @@ fn files_named(output: &Path, prefix: &str) -> Vec<PathBuf> {
 pub struct TraceRow {
     /// The function or range, as the script has it.
     pub name: String,
-    /// When it began, if that is told.
+    /// Its start, if reported.
     pub start_ns: Option<u64>,
-    /// When it ended, if that is told.
+    /// Its end, if reported.
     pub end_ns: Option<u64>,
     /// Thread.
     pub tid: u32,

@@ -1,7 +1,8 @@
 //! Runs the tracer, and programs for it to attach to.
 //!
-//! Where things are is told by the environment when a test runs, because the tests also run in virtual machines that
-//! have no source tree: `MEMSCOPE_BIN` (the tracer), `MEMSCOPE_SIM_DIR` (`lib` and `bin` of the simulation) and `MEMSCOPE_PYTHON_DIR` (the Python package).
+//! Paths come from the environment when a test runs, because the tests also run in virtual machines without a source
+//! tree: `MEMSCOPE_BIN` (the tracer), `MEMSCOPE_SIM_DIR` (`lib` and `bin` of the simulation) and `MEMSCOPE_PYTHON_DIR`
+//! (the Python package).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -350,7 +351,7 @@ impl Running {
         self.process.signal(signal);
     }
 
-    /// Waits until its messages hold a text so many times.
+    /// Waits until its messages hold a text this many times.
     pub fn wait_for_message(&self, text: &str, times: usize) {
         self.process.wait_for("messages", || self.process.stderr().matches(text).count() >= times);
     }
@@ -362,7 +363,7 @@ impl Running {
         });
     }
 
-    /// Waits until its dumps hold a text so many times.
+    /// Waits until its dumps hold a text this many times.
     pub fn wait_for_rows_of(&self, text: &str, times: usize) {
         let count = |path: &PathBuf| fs::read_to_string(path).map_or(0, |rows| rows.matches(text).count());
         self.wait_for_dumps(|dumps| dumps.iter().map(count).sum::<usize>() >= times);
@@ -390,7 +391,7 @@ impl Running {
         self.wait_for_output_times(text, 1);
     }
 
-    /// Waits until that, or the tracer itself, has printed a text so many times.
+    /// Waits until it, or the tracer itself, has printed a text this many times.
     pub fn wait_for_output_times(&self, text: &str, times: usize) {
         self.process.wait_for("output", || self.process.stdout().matches(text).count() >= times);
     }
@@ -515,7 +516,7 @@ impl Target {
         self.process.signal(signal);
     }
 
-    /// Waits until so many processes have said that they are ready; gives them.
+    /// Waits until this many processes have reported that they are ready; returns them.
     #[must_use]
     pub fn ready(&self, count: usize) -> Vec<u32> {
         let pids = || -> Vec<u32> {

@@ -78,12 +78,12 @@ impl Uprobes {
         self.mounted.path().join("instances").join(&self.name)
     }
 
-    fn tell(&self, line: &str) {
+    fn write(&self, line: &str) {
         let file = OpenOptions::new().append(true).open(self.mounted.path().join("uprobe_events"));
         file.expect("events").write_all(line.as_bytes()).unwrap_or_else(|error| panic!("`{line}`: {error}"));
     }
 
-    /// One so many bytes behind the beginning of a function; while it is there, it counts in `counter`.
+    /// One at this distance behind the start of a function; while it exists, it counts in `counter`.
     pub fn add(&self, probe: &str, symbols: &Symbols, function: &str, behind: u64, counter: Option<&str>) {
         let place = symbols.offset(function) + behind;
         let mut line = format!("p:{}/{probe} {}:{place:#x}", self.name, symbols.path.display());
@@ -91,7 +91,7 @@ impl Uprobes {
             let _ = write!(line, "({:#x})", symbols.offset(counter));
         }
         let _ = write!(line, " a={}:x64 b={}:x64", ARGUMENTS[0], ARGUMENTS[1]);
-        self.tell(&line);
+        self.write(&line);
     }
 
     /// They log from here on, or no longer.

@@ -17,7 +17,7 @@ pub const FOUR: u64 = 1 << 19 | 1 << 38 | 1 << 39 | 1 << 40;
 /// With `CAP_SYS_ADMIN`, which probes that are linked one by one take.
 pub const FIVE: u64 = FOUR | 1 << 21;
 
-/// Has copies of the tracer, the libraries and the workloads, since nobody knows who may read the originals.
+/// Has copies of the tracer, the libraries and the workloads, since the originals may be unreadable for it.
 #[derive(Debug)]
 pub struct User(TempDir);
 
@@ -28,7 +28,7 @@ impl Default for User {
 }
 
 impl User {
-    /// Its number and that of its group: nobody's.
+    /// Its number and that of its group: unused ones.
     pub const ID: u32 = 54_321;
 
     /// Prepares all it needs on this kernel.

@@ -103,7 +103,7 @@ impl Program {
 
     fn command_line(&self) -> Vec<String> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("torch-npu/workloads").join(&self.arguments[0]);
-        // No files are written into the repository, and torch's warnings about the stand-ins are nobody's.
+        // No files are written into the repository, and torch's warnings about the stand-ins are irrelevant.
         let options = ["-B", "-W", "ignore"].map(str::to_owned);
         let script = script.display().to_string();
         options.into_iter().chain([script]).chain(self.arguments[1..].iter().cloned()).collect()

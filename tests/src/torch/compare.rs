@@ -30,7 +30,7 @@ pub struct Comparison<'a> {
     pub truth: &'a Truth,
     /// Where the trace begins.
     pub begin: Begin,
-    /// Addresses that the runtime took for itself, which are nobody's segments.
+    /// Addresses that the runtime took for itself: no segments.
     pub runtime: BTreeSet<u64>,
 }
 
@@ -235,7 +235,7 @@ struct State {
     workspaces: u64,
     /// Of the last row about a block.
     last: Option<Last>,
-    /// Of the last row that tells, and what was handed out since then.
+    /// By the last row that reports it, and the bytes handed out since then.
     last_active: Option<u64>,
     /// What the driver has given out since that row, less what it got back.
     reserved_since: i64,

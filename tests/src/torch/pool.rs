@@ -27,7 +27,7 @@ pub enum Change {
 /// A row about a block of `torch_npu`'s.
 #[derive(Clone, Debug)]
 pub struct Block<'a> {
-    /// Whose.
+    /// The pool.
     pub pool: Pool,
     /// What.
     pub change: Change,

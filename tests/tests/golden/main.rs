@@ -43,8 +43,8 @@ fn csv_dumps_pass() {
     }
 }
 
-/// The offline analysis writes the file anew with a CSV library: CR LF, and names of marks without quotes. The
-/// strict reader stops at the first of them.
+/// The offline analysis rewrites the file with a CSV library: CR LF, and names of marks without quotes. The strict
+/// reader stops at the first of them.
 #[test]
 fn rewritten_csv_passes_as_such() {
     let bytes = fs::read(golden("check_inefficient.after.csv")).expect("golden file");

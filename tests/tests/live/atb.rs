@@ -7,7 +7,7 @@ use memscope_tests::harness::tracer::{Run, Tracer};
 
 use super::shared::{assert_nothing_lost, assert_sound_with, entries};
 
-/// Tensors of one operation that are told at most: inputs, outputs.
+/// Most tensors reported of one operation: inputs, outputs.
 const MOST: [usize; 2] = [45, 15];
 
 fn text(entry: &Entry) -> String {
@@ -24,7 +24,7 @@ struct Truth {
     /// Blocks so far.
     blocks: usize,
     name: String,
-    told: [usize; 2],
+    reported: [usize; 2],
 }
 
 impl Truth {
@@ -57,13 +57,13 @@ impl Truth {
                 let what = if entry.symbol == "Execute" { "ATB_START" } else { "ATB_END" };
                 self.name = text(entry);
                 self.lines.push(format!("{what} {} {addr:#x} {}", self.name, size + more));
-                self.told = [0; 2];
+                self.reported = [0; 2];
             }
             "tensor" => {
                 let line = text(entry);
-                let told = &mut self.told[usize::from(line.starts_with("WRITE"))];
-                *told += 1;
-                if *told > MOST[usize::from(line.starts_with("WRITE"))] {
+                let reported = &mut self.reported[usize::from(line.starts_with("WRITE"))];
+                *reported += 1;
+                if *reported > MOST[usize::from(line.starts_with("WRITE"))] {
                     self.left_out += 1;
                 } else if addr != 0 {
                     let inside = self.open.is_some_and(|(from, len)| (from..from + len).contains(&addr));
@@ -134,7 +134,7 @@ fn is_access(line: &str) -> bool {
     line.starts_with("UNKNOWN") || line.starts_with("WRITE")
 }
 
-/// Operations with names and workspaces; one that throws has no end, and harms nobody. A workspace that was left so ends when
+/// Operations with names and workspaces; one that throws has no end, and does no harm. A workspace left so ends when
 /// its thread goes on.
 #[test]
 fn operations_of_atb() {
@@ -157,14 +157,14 @@ fn operations_of_atb() {
 
 const ACCESSES: [&str; 4] = ["--events", "alloc,free,launch,access", "--ops", "npu"];
 /// What is said on kernels without attach cookies.
-const UNTOLD: &str = "accesses of ATB's operations are not available on this kernel";
+const UNAVAILABLE: &str = "accesses of ATB's operations are not available on this kernel";
 
-/// With a link for each probe everything is told; without attach cookies all but the tensors is, and that is said.
+/// With a link for each probe everything is reported; without attach cookies all but the tensors is, with a message.
 #[test]
 fn lesser_kernels_tell_of_atb() {
-    for (link, told) in [("cookie", true), ("slots", false)] {
+    for (link, reported) in [("cookie", true), ("slots", false)] {
         let run = Tracer::run("atb", &["--abi", "1"]).options(&ACCESSES).options(&["--link", link]).finish();
-        if told && !kernel::has_cookies() {
+        if reported && !kernel::has_cookies() {
             assert!(run.code() == 125 && run.stderr.contains("the kernel refused"), "{}", run.said());
             continue;
         }
@@ -172,14 +172,14 @@ fn lesser_kernels_tell_of_atb() {
         assert_nothing_lost(&run);
         let (rows, numbers) = traced(&run);
         let mut truth = Truth::of(&entries(&run, Library::Atb), &numbers);
-        assert_eq!(run.stderr.contains(UNTOLD), !told, "{}", run.said());
-        truth.lines.retain(|line| told || !is_access(line));
+        assert_eq!(run.stderr.contains(UNAVAILABLE), !reported, "{}", run.said());
+        truth.lines.retain(|line| reported || !is_access(line));
         assert_eq!(ordered(rows), ordered(truth.lines), "{link}");
     }
 }
 
-/// Tensors with types, formats and shapes, in place or behind a pointer; those in host memory are none. What is more than
-/// can be told of one operation is counted.
+/// Tensors with types, formats and shapes, in place or behind a pointer; those in host memory are none. Tensors beyond
+/// the limit of one operation are counted.
 #[test]
 fn tensors_of_atb() {
     for (variant, left_out) in [
@@ -194,7 +194,7 @@ fn tensors_of_atb() {
         let (rows, numbers) = traced(&run);
         let mut truth = Truth::of(&entries(&run, Library::Atb), &numbers);
         if !kernel::has_cookies() {
-            assert!(run.stderr.contains(UNTOLD), "{}", run.said());
+            assert!(run.stderr.contains(UNAVAILABLE), "{}", run.said());
             assert_nothing_lost(&run);
             truth.lines.retain(|line| !is_access(line));
             assert_eq!(rows, truth.lines, "{variant:?}");

@@ -61,7 +61,7 @@ fn trace_ends_first() {
         let options: &[&str] = if by_signal.is_none() { &["--json", "--duration=5s"] } else { &["--json"] };
         let (running, from_ns) = attach(&[&target], options);
         pause();
-        // A thread may lose its processor between what it tells the journal and its return, in a guest for long.
+        // A thread may lose its processor between its journal entry and its return, in a guest for long.
         let to_ns = monotonic_ns() - if in_vm() { 100_000_000 } else { 0 };
         if let Some(signal) = by_signal {
             running.signal(signal);
@@ -75,7 +75,7 @@ fn trace_ends_first() {
         let compared = assert_unbroken(&target.folder.journal(), &run.rows(), target.pid(), window, unix_offset_ns());
         assert!(compared > 100, "{by_signal:?}: only {compared} rows");
         assert_eq!(sum(&run, target.pid(), "unknown_frees"), 0, "{by_signal:?}");
-        // What lives at the end of the trace is told of, and has an end in the file.
+        // Blocks live at the end of the trace are reported, and have an end in the file.
         assert_eq!(sum(&run, target.pid(), "blocks"), run.rows().made_up() as u64, "{by_signal:?}");
     }
 }

@@ -148,7 +148,7 @@ fn foreign_files_are_refused() {
     assert_refused(&files.file("cell.csv", cell.as_bytes()), "line 2");
 }
 
-/// A database with a column whose name is no text is refused in one sentence by every command that reads files.
+/// Every command that reads files refuses, in one sentence, a database with a column whose name is no text.
 #[test]
 fn columns_that_are_no_text_are_refused() {
     const COLUMNS: &str = "\"ID\",\"Event\",\"Event@@\",\"Name\",\"Timestamp(ns)\",\"Process Id\",\"Thread Id\",\"Device Id\",\"Ptr\",\

@@ -28,7 +28,7 @@ fn attach(pids: &[u32], libraries: usize, options: &[&str]) -> (Running, u64) {
     attach_until(pids, "libascend_hal.so: ", libraries, options)
 }
 
-/// The same, once the tracer has said something so many times.
+/// The same, once the tracer has written a message this many times.
 fn attach_until(pids: &[u32], message: &str, times: usize, options: &[&str]) -> (Running, u64) {
     let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
     let running = Tracer::attach_to(&pids.join(",")).option("--verbose").options(options).start();
@@ -55,7 +55,8 @@ fn hold(mut programs: Vec<Contained>, running: Running, from_ns: u64) -> Run {
     run
 }
 
-/// Other mount, pid and user namespaces, another root with its own libraries. What the process calls itself is told once.
+/// Other mount, pid and user namespaces, another root with its own libraries. The process's own number is reported
+/// once.
 #[test]
 fn contained_program() {
     let image = Image::new(&["serve"]);
@@ -63,8 +64,8 @@ fn contained_program() {
     let pid = program.pid;
     let (running, from_ns) = attach(&[pid], 1, &["--call-stack=c"]);
     let run = hold(vec![program], running, from_ns);
-    let told = format!("process {pid} (serve) is process 1 in its own pid namespace");
-    assert_eq!(run.stderr.matches(&told).count(), 1, "{}", run.said());
+    let reported = format!("process {pid} (serve) is process 1 in its own pid namespace");
+    assert_eq!(run.stderr.matches(&reported).count(), 1, "{}", run.said());
     // Frames of the libraries and of the C library that are in there.
     let text = fs::read_to_string(&run.rows().files[0]).expect("a dump");
     for frame in ["libascendcl.so(aclrtMalloc", "libc.so.6(", "serve("] {
@@ -108,8 +109,8 @@ fn overlays_of_one_image() {
         (0..2).map(|_| Contained::start(&image.below_overlay(), &SERVE, "ready 1\n")).collect();
     programs.push(Contained::start(&image.as_root(), &SERVE, "ready 1\n"));
     let pids: Vec<u32> = programs.iter().map(|program| program.pid).collect();
-    // A file for each process that something was seen of. How many libraries are told of says nothing: up to 5.x all three have mapped one
-    // file, as the kernel tells it, and later a file each, of one inode below.
+    // A file for each process with events. The number of reported libraries varies: up to 5.x the kernel shows one file
+    // mapped by all three, and later a file each, of one inode below.
     let (running, from_ns) = attach_until(&pids, "create file ", 3, &[]);
     hold(programs, running, from_ns);
 }
@@ -130,7 +131,7 @@ fn overlay_with_a_library_of_its_own() {
     assert!(!run.stderr.contains("the same file as"), "{}", run.said());
 }
 
-/// What counts is what is mapped, whatever the paths lead to by now: nothing, other files, files that nobody should open,
+/// The mapped files count, wherever their paths lead by now: nowhere, to other files, to files that must not be opened,
 /// or out of the root.
 #[test]
 fn paths_that_lead_elsewhere() {
@@ -227,7 +228,7 @@ fn tracer_in_a_container() {
     }
 }
 
-/// A program whose libraries are gone from the disk.
+/// A program with libraries that are gone from the disk.
 #[test]
 fn deleted_libraries() {
     let libraries = Folder::new();

@@ -19,7 +19,7 @@ use nix::sys::signal::Signal;
 const WINDOW: [&str; 5] = ["START_TRACE", "MALLOC 2000", "FREE 2000", "STEP", "STOP_TRACE"];
 
 /// The rows of a process in a few words, in the order of their numbers.
-fn told(rows: &Rows, pid: u32) -> Vec<String> {
+fn reported(rows: &Rows, pid: u32) -> Vec<String> {
     let brief = |row: &memscope_tests::harness::rows::Row| match row.event.as_str() {
         "MALLOC" | "FREE" => format!("{} {}", row.event, row.number("size")),
         "SYSTEM" => row.event_type.clone(),
@@ -67,7 +67,7 @@ fn daemon_traces_a_script() {
         let target = script.finish();
         assert!(!target.stderr().contains("[msmemscope]"), "{python:?} {}", target.stderr());
         daemon.wait_for_end_of(target.pid());
-        assert_eq!(told(&target.folder.rows(), target.pid()), WINDOW, "{python:?} {}", daemon.messages());
+        assert_eq!(reported(&target.folder.rows(), target.pid()), WINDOW, "{python:?} {}", daemon.messages());
         let journal = target.folder.journal();
         let sizes: Vec<u64> =
             journal.entries.iter().filter(|entry| entry.symbol == "halMemAlloc").map(|entry| entry.args[0]).collect();
@@ -83,13 +83,13 @@ fn daemon_traces_as_the_script_wants() {
     let target = Script::new("window", &daemon.socket()).finish();
     daemon.wait_for_end_of(target.pid());
     let rows = Rows::read(&target.folder.path().join("memscopeDumpResults"));
-    assert_eq!(told(&rows, target.pid()), WINDOW);
+    assert_eq!(reported(&rows, target.pid()), WINDOW);
     let script = Script::new("window", &daemon.socket()).set("output_path=./a/../output").set("events=free,traceback");
     let target = script.set("format=db").finish();
     daemon.wait_for_end_of(target.pid());
     let rows = target.folder.rows();
     assert!(rows.files.iter().all(|file| file.extension().is_some_and(|kind| kind == "db")), "{:?}", rows.files);
-    assert_eq!(told(&rows, target.pid()), ["START_TRACE", "FREE 2000", "STEP", "STOP_TRACE"]);
+    assert_eq!(reported(&rows, target.pid()), ["START_TRACE", "FREE 2000", "STEP", "STOP_TRACE"]);
 }
 
 /// With `MEMSCOPE_BPF_EARLY=1` the tracer comes with `config()`: a block that lives at `start()` has a row, with its size.
@@ -104,7 +104,7 @@ fn daemon_comes_early() {
         let target = script.below(Path::new("/usr/bin/env"), &[early]).finish();
         assert!(!target.stderr().contains("[msmemscope]"), "{}", target.stderr());
         daemon.wait_for_end_of(target.pid());
-        assert_eq!(told(&target.folder.rows(), target.pid()), rows, "{early}");
+        assert_eq!(reported(&target.folder.rows(), target.pid()), rows, "{early}");
     }
 }
 
@@ -138,7 +138,7 @@ fn daemon_traces_two_at_once() {
         let rows = target.folder.rows();
         assert_eq!(rows.processes.keys().collect::<Vec<_>>(), [&target.pid()]);
         let expected = ["START_TRACE", "MALLOC 2000", "FREE 2000", "MALLOC 4000", "FREE 4000", "STOP_TRACE"];
-        assert_eq!(told(&rows, target.pid()), expected);
+        assert_eq!(reported(&rows, target.pid()), expected);
     }
 }
 
@@ -151,10 +151,10 @@ fn daemon_traces_children_once() {
     assert_eq!(daemon.messages().matches("is traced by").count(), 1, "{}", daemon.messages());
     let rows = target.folder.rows();
     let child = *rows.processes.keys().find(|pid| **pid != target.pid()).expect("the child");
-    assert!(told(&rows, child).contains(&"MALLOC 6000".to_owned()), "{:?}", told(&rows, child));
+    assert!(reported(&rows, child).contains(&"MALLOC 6000".to_owned()), "{:?}", reported(&rows, child));
 }
 
-/// Who is traced by somebody else is not traced twice.
+/// A process traced by another tracer is not traced twice.
 #[test]
 fn daemon_leaves_traced_processes_alone() {
     let daemon = Daemon::start(&[]);
@@ -168,7 +168,7 @@ fn daemon_leaves_traced_processes_alone() {
     assert!(!run.stderr.contains("[msmemscope]"), "{}", run.said());
     let rows = run.rows();
     let pid = *rows.processes.keys().next().expect("a process");
-    assert_eq!(told(&rows, pid), WINDOW);
+    assert_eq!(reported(&rows, pid), WINDOW);
     assert!(!run.folder.path().join("other").exists());
     assert!(!daemon.messages().contains("is traced by"), "{}", daemon.messages());
 }
@@ -190,7 +190,7 @@ fn daemon_traces_in_a_container() {
         daemon.wait_for("the tracer of process ", lines);
         let rows = Rows::read(&inside.join("output"));
         let [pid] = rows.processes.keys().copied().collect::<Vec<_>>()[..] else { panic!("not one process: {rows:?}") };
-        assert_eq!(told(&rows, pid), WINDOW, "{}", target.stderr());
+        assert_eq!(reported(&rows, pid), WINDOW, "{}", target.stderr());
         assert!(daemon.messages().contains(&format!("process {pid} of user 0 is traced")), "{}", daemon.messages());
     }
 }
@@ -226,7 +226,7 @@ fn daemon_killed() {
     go(&target);
     assert!(target.wait().success(), "{}", target.stderr());
     assert!(line_of(&target).starts_with("[msmemscope] Warn: no tracer is there"), "{}", target.stderr());
-    assert_eq!(told(&target.folder.rows(), target.pid()), ["START_TRACE", "MALLOC 2000", "FREE 2000"]);
+    assert_eq!(reported(&target.folder.rows(), target.pid()), ["START_TRACE", "MALLOC 2000", "FREE 2000"]);
 }
 
 /// A daemon that ends takes its tracers along, in order, and its socket; a new one takes its place.
@@ -237,8 +237,8 @@ fn daemon_ends_and_comes_back() {
     let socket = daemon.socket();
     assert!(daemon.end(Signal::SIGTERM).success(), "{}", daemon.messages());
     assert!(!socket.exists());
-    assert_eq!(told(&target.folder.rows(), target.pid()), ["START_TRACE", "MALLOC 2000", "FREE 2000"]);
-    // Numbers of rows begin anew.
+    assert_eq!(reported(&target.folder.rows(), target.pid()), ["START_TRACE", "MALLOC 2000", "FREE 2000"]);
+    // Numbers of rows start again.
     fs::rename(target.folder.output_path(), target.folder.path().join("first")).expect("renamed");
     let again = Daemon::start(&[]);
     symlink(again.socket(), &socket).expect("a link");
@@ -247,8 +247,8 @@ fn daemon_ends_and_comes_back() {
     assert!(!target.stderr().contains("[msmemscope]"), "{}", target.stderr());
     again.wait_for_end_of(target.pid());
     let rows = target.folder.rows();
-    // There was another window before, which began while nobody was there to hear it.
-    assert_eq!(told(&rows, target.pid()), ["START_TRACE", "MALLOC 5000", "FREE 5000", "STOP_TRACE"]);
+    // There was another window before, which began while no tracer was there.
+    assert_eq!(reported(&rows, target.pid()), ["START_TRACE", "MALLOC 5000", "FREE 5000", "STOP_TRACE"]);
 }
 
 /// An ordinary user is traced, and all that is written is that user's.
@@ -259,7 +259,7 @@ fn daemon_traces_a_user() {
     assert!(!target.stderr().contains("[msmemscope]"), "{}", target.stderr());
     daemon.wait_for_end_of(target.pid());
     let output = target.folder.path().join("deep/output");
-    assert_eq!(told(&Rows::read(&output), target.pid()), WINDOW);
+    assert_eq!(reported(&Rows::read(&output), target.pid()), WINDOW);
     let files = below(&target.folder.path().join("deep"));
     // Two folders, those of process and tracer with settings, log and dump, the capture, the report.
     assert!(files.len() > 8, "{files:?}");
@@ -291,10 +291,10 @@ fn daemon_leaves_other_users_alone() {
         daemon.wait_for("has ended", tracers);
         assert_eq!(daemon.messages().matches("is traced by").count(), tracers, "{}", daemon.messages());
         let own = target.folder.rows();
-        assert_eq!(told(&own, target.pid())[..2], ["START_TRACE", "MALLOC 2000"]);
+        assert_eq!(reported(&own, target.pid())[..2], ["START_TRACE", "MALLOC 2000"]);
         let rows = Rows::read(&target.folder.path().join(place));
         let child = *rows.processes.keys().find(|pid| **pid != target.pid()).expect("the child");
-        assert_eq!(told(&rows, child), WINDOW, "{program}");
+        assert_eq!(reported(&rows, child), WINDOW, "{program}");
         assert_eq!(own.processes.contains_key(&child), place == "output", "{program}");
     }
 }
@@ -332,7 +332,7 @@ fn daemon_limits_a_user() {
     daemon.wait_for_end_of(first.pid());
     let third = script("window").finish();
     daemon.wait_for_end_of(third.pid());
-    assert_eq!(told(&third.folder.rows(), third.pid()), WINDOW);
+    assert_eq!(reported(&third.folder.rows(), third.pid()), WINDOW);
 }
 
 /// Starting tracers is costly, so it is limited, too.
@@ -364,7 +364,7 @@ fn hostile_requests() {
         (b"\xff\xfe\n".to_vec(), "is not understood"),
         (b"{\"version\":1,\"sett".to_vec(), "ends before its line does"),
         (Vec::new(), "ends before its line does"),
-        // Somebody else's process cannot even be named.
+        // A request cannot even name another user's process.
         (b"{\"version\":1,\"pid\":1,\"settings\":{\"output_path\":\"/x\"}}\n".to_vec(), "unknown field `pid`"),
         (request("{\"output_path\":\"/x\",\"pid\":\"1\"}"), "unknown field `pid`"),
         (request("{\"output_path\":\"../x\"}"), "not an absolute path"),
@@ -377,8 +377,8 @@ fn hostile_requests() {
         ([request("{\"output_path\":\"/x\"}"), request("{\"output_path\":\"/x\"}")].concat(), "more than one request"),
     ];
     for (bytes, why) in &table {
-        let told = refusal(&daemon.answer(bytes));
-        assert!(told.contains(why) && obeyed(&told).is_none() && !told.contains('\n'), "{told:?}");
+        let reported = refusal(&daemon.answer(bytes));
+        assert!(reported.contains(why) && obeyed(&reported).is_none() && !reported.contains('\n'), "{reported:?}");
     }
     // Only what was printed may control a terminal.
     assert_eq!(obeyed(&daemon.messages()), None, "{}", daemon.messages());
@@ -387,7 +387,7 @@ fn hostile_requests() {
     assert_still_works(&daemon);
 }
 
-/// Half a message is waited for no longer than a moment, byte by byte neither; nobody else waits for that.
+/// Half a message is waited for no longer than a moment, byte by byte neither; other peers do not wait for that.
 #[test]
 fn slow_peers() {
     let daemon = Daemon::start(&[]);
@@ -456,5 +456,5 @@ fn assert_still_works_for(script: Script<'_>, daemon: &Daemon) {
     let target = script.set("output_path=output").finish();
     assert!(!target.stderr().contains("[msmemscope]"), "{}", target.stderr());
     daemon.wait_for_end_of(target.pid());
-    assert_eq!(told(&target.folder.rows(), target.pid()), WINDOW);
+    assert_eq!(reported(&target.folder.rows(), target.pid()), WINDOW);
 }

@@ -1,4 +1,4 @@
-//! Whose driver memory is, against the journal.
+//! Owners of driver memory, against the journal.
 
 use memscope_tests::harness::expect::truth;
 use memscope_tests::harness::tracer::Tracer;

@@ -11,7 +11,7 @@ use super::shared::assert_nothing_lost;
 
 const LEAK_BYTES: u64 = 1 << 20;
 
-/// Five rounds, each of which leaves so many tensors behind, by a call stack of its own.
+/// Five rounds; each leaves this many tensors behind, by a call stack of its own.
 fn leaving(leaks: &str) -> Run {
     let tracer = Tracer::run("pool", &["--rounds", "5", "--leaks", leaks]).options(&["--call-stack=c", "--json"]);
     let run = tracer.succeed();
@@ -79,7 +79,7 @@ fn moments_are_compared() {
 
 /// Moments that are not there, or are one, are answered with a sentence.
 #[test]
-fn mistakes_are_told() {
+fn mistakes_are_reported() {
     let capture = leaving("1").folder;
     let capture = capture.capture();
     for (options, status, says) in [

@@ -1,4 +1,4 @@
-//! What goes wrong is told in one sentence and a status, and harms nobody.
+//! Failures are reported in one sentence and a status, and do no harm.
 
 use std::{
     ffi::OsStr,
@@ -84,7 +84,7 @@ fn no_privileges() {
     assert!(!folder.path().join("started").exists(), "the program was started");
 }
 
-/// Processes that cannot be attached to are told apart.
+/// Processes that cannot be attached to have distinct messages.
 #[test]
 fn wrong_process() {
     let folder = folder();
@@ -143,8 +143,8 @@ fn nothing_to_trace() {
             .env("LD_LIBRARY_PATH", library_path);
         let said = Said::new(&command.output().expect("started tracer"));
         assert_eq!(said.status, 3, "{}", said.stderr);
-        let told = said.stderr.matches("nothing was traced: no traced process loaded an Ascend library").count();
-        assert_eq!(told, 1, "{}", said.stderr);
+        let reported = said.stderr.matches("nothing was traced: no traced process loaded an Ascend library").count();
+        assert_eq!(reported, 1, "{}", said.stderr);
         assert!(!said.stdout.contains("step"), "advice on steps: {}", said.stdout);
     }
 }
@@ -320,7 +320,7 @@ fn deprecated_spellings() {
     assert!(!said.stderr.contains("Deprecation"), "{}", said.stderr);
 }
 
-/// Captures that are none, or damaged, are told; what is good of them is used.
+/// Captures that are none, or damaged, are reported; their good part is used.
 #[test]
 fn wrong_captures() {
     let folder = folder();

@@ -61,8 +61,8 @@ fn pieces_at_the_end() {
         for segment in found["end"]["pinned"].as_array().expect("segments") {
             let start = number(segment, "addr");
             let inside: Vec<u64> = blocks.range(start..segments[&start]).map(|(addr, _)| *addr).collect();
-            let told = segment["blocks"].as_array().expect("blocks").iter().map(|pin| number(pin, "addr"));
-            assert_eq!(told.collect::<Vec<_>>(), inside, "{segment:#}");
+            let reported = segment["blocks"].as_array().expect("blocks").iter().map(|pin| number(pin, "addr"));
+            assert_eq!(reported.collect::<Vec<_>>(), inside, "{segment:#}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whoever is killed, nobody else is harmed, and what was seen is kept.
+//! Whichever process is killed, no other is harmed, and recorded data are kept.
 
 use std::fs;
 use std::path::Path;
@@ -120,8 +120,8 @@ fn killed_tracer_of_run() {
     assert_nobody_is_left(run.folder.path(), "killed tracer of run");
 }
 
-/// Whenever the tracer of a whole tree of processes is killed, its start included, nobody stays behind stopped, and what
-/// it wrote can be recovered.
+/// Whenever the tracer of a whole tree of processes is killed, its start included, no process stays stopped, and its
+/// files can be recovered.
 #[test]
 fn killed_tracers_of_a_tree() {
     for round in 0..20 {
@@ -147,7 +147,7 @@ fn killed_tracers_of_a_tree() {
     }
 }
 
-/// Processes whose environment names the folder.
+/// Processes with the folder in their environment.
 fn processes_of(folder: &Path) -> Vec<u32> {
     let folder = folder.to_str().expect("a path").as_bytes();
     let pids = fs::read_dir("/proc").expect("/proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());

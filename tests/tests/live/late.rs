@@ -1,4 +1,5 @@
-//! Peaks and free pieces in a process that was attached to late: what is older is told apart, what came later is exact.
+//! Peaks and free pieces in a process that was attached to late: older memory is shown separately, later memory is
+//! exact.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,7 +47,7 @@ fn blocks_until(entries: &[&Entry], time_ns: u64) -> BTreeMap<u64, u64> {
 
 /// Each round leaves a block behind, so the peak is in the last one.
 #[test]
-fn older_blocks_are_told_apart() {
+fn older_blocks_are_separate() {
     let leak = ["--leaks", "1", "--leak-size", "3000000"];
     let mut target = Target::workload("pool", &[&["--serve", "--hold", "5", "--workspaces", "0"][..], &leak].concat());
     let pid = target.pid();
@@ -68,7 +69,7 @@ fn older_blocks_are_told_apart() {
     let reports: Vec<_> = entries.iter().filter(within).filter_map(|entry| entry.pta_report()).collect();
     assert!(older.len() > 5 && at_end.len() > older.len() + 3 && reports.len() > 100, "{} reports", reports.len());
 
-    // What the pool says is the height; what of it is older is told by the bytes of those blocks, none of which was freed.
+    // The height is the pool's own figure; its older part is the bytes of those blocks, none of which was freed.
     let document = run.json();
     let peak = of_pool(&document, "peak");
     let most = reports.iter().map(|report| report.allocated).max().expect("reports");
@@ -106,8 +107,8 @@ fn older_blocks_are_told_apart() {
     assert_eq!([number(end, "unknown_bytes"), number(end, "outside_bytes")], [reserved - total, outside], "{end:#}");
 }
 
-/// An idle server that is full: nothing tells what it holds, which is said. From its first call on the pool's own figure is a row: 200 blocks of
-/// 4096 bytes.
+/// An idle server that is full: its memory is unknown, and the report says so. From its first call on the pool's own
+/// figure is a row: 200 blocks of 4096 bytes.
 #[test]
 fn an_idle_server_that_is_full() {
     let idle = ["--serve", "--idle", "--hold", "200", "--size", "4096", "--leaks", "0", "--workspaces", "0"];

@@ -12,11 +12,11 @@ use serde_json::Value;
 use super::shared::{assert_nothing_lost, assert_sound_with, entries};
 
 /// A row of a pool: thread, event, pool, device, address, and the pool's bytes after it. Allocations also have a size.
-type Told = (u32, &'static str, String, String, u64, Option<u64>, u64);
+type Reported = (u32, &'static str, String, String, u64, Option<u64>, u64);
 
 /// Rows of the named pools that stand for calls, in order.
-fn written(run: &Run, pools: &[&str]) -> Vec<Told> {
-    let told = |row: &Row| {
+fn written(run: &Run, pools: &[&str]) -> Vec<Reported> {
+    let reported = |row: &Row| {
         let alloc = row.event == "MALLOC";
         let event = if alloc { "MALLOC" } else { "FREE" };
         let size = alloc.then(|| row.number("size"));
@@ -27,13 +27,13 @@ fn written(run: &Run, pools: &[&str]) -> Vec<Told> {
     let mut found: Vec<&Row> =
         rows.all().filter(|row| pools.contains(&row.event_type.as_str()) && !row.is_made_up()).collect();
     found.sort_by_key(|row| row.id);
-    found.into_iter().map(told).collect()
+    found.into_iter().map(reported).collect()
 }
 
-/// What a journal tells of pools, in the order of its times, summed up by hand.
+/// Pools by a journal, in the order of its times, summed up by hand.
 #[derive(Default)]
 struct Truth {
-    told: Vec<Told>,
+    reported: Vec<Reported>,
     live: BTreeMap<(String, u64), (String, u64)>,
     used: BTreeMap<(String, String), u64>,
 }
@@ -42,8 +42,8 @@ impl Truth {
     fn alloc(&mut self, tid: u32, pool: &str, device: &str, addr: u64, size: u64) {
         let used = self.used.entry((pool.to_owned(), device.to_owned())).or_default();
         *used += size;
-        let told = (tid, "MALLOC", pool.to_owned(), device.to_owned(), addr, Some(size), *used);
-        self.told.push(told);
+        let reported = (tid, "MALLOC", pool.to_owned(), device.to_owned(), addr, Some(size), *used);
+        self.reported.push(reported);
         self.live.insert((pool.to_owned(), addr), (device.to_owned(), size));
     }
 
@@ -51,20 +51,21 @@ impl Truth {
         let (device, size) = self.live.remove(&(pool.to_owned(), addr)).expect("a live block");
         let used = self.used.get_mut(&(pool.to_owned(), device.clone())).expect("a pool");
         *used -= size;
-        self.told.push((tid, "FREE", pool.to_owned(), device, addr, None, *used));
+        self.reported.push((tid, "FREE", pool.to_owned(), device, addr, None, *used));
     }
 }
 
 /// Pools of threads: order between threads is only known where they wait for each other.
-fn by_thread(told: &[Told]) -> BTreeMap<u32, Vec<Told>> {
-    let mut threads: BTreeMap<u32, Vec<Told>> = BTreeMap::new();
-    for one in told {
+fn by_thread(reported: &[Reported]) -> BTreeMap<u32, Vec<Reported>> {
+    let mut threads: BTreeMap<u32, Vec<Reported>> = BTreeMap::new();
+    for one in reported {
         threads.entry(one.0).or_default().push(one.clone());
     }
     threads
 }
 
-/// A program that tells mstx of its pools: each is a pool of its own, on the devices that it names, with what its heap has.
+/// A program that reports its pools by mstx: each is a pool of its own, on the devices that it names, with the size of
+/// its heap.
 #[test]
 fn pools_of_mstx_users() {
     const POOLS: [&str; 2] = ["alpha", "my_pool___quoted_"];
@@ -91,8 +92,8 @@ fn pools_of_mstx_users() {
             }
         }
         let (allocs, frees) = (run.counted("regions"), run.counted("back"));
-        assert_eq!(truth.told.len() as u64, allocs + frees, "{variant:?}");
-        assert_eq!(by_thread(&written(&run, &POOLS)), by_thread(&truth.told), "{variant:?}");
+        assert_eq!(truth.reported.len() as u64, allocs + frees, "{variant:?}");
+        assert_eq!(by_thread(&written(&run, &POOLS)), by_thread(&truth.reported), "{variant:?}");
         let rows = run.rows();
         let of_pool = |row: &&Row| POOLS.contains(&row.event_type.as_str()) && !row.is_made_up();
         assert!(rows.all().filter(of_pool).all(|row| row.number("total") == 64 << 20), "{variant:?}");
@@ -112,8 +113,8 @@ fn long_batches_are_cut_and_counted() {
     let allocs = written(&run, &["alpha", "my_pool___quoted_"]).len();
     assert_eq!(allocs, 2 * 2 * 16);
     let line = "mstxMemRegionsRegister";
-    let told = run.stdout.lines().any(|text| text.contains(line) && text.contains("list longer than is looked at"));
-    assert!(told, "{}", run.said());
+    let reported = run.stdout.lines().any(|text| text.contains(line) && text.contains("list longer than is looked at"));
+    assert!(reported, "{}", run.said());
 }
 
 const MYPOOL: [&str; 7] = [
@@ -167,17 +168,17 @@ fn pools_of_the_user() {
         assert_nothing_lost(&run);
         assert_sound_with(&run, &MYPOOLS);
         let truth = truth_of_mypool(&run, "1");
-        assert_eq!(truth.told.len() as u64, run.counted("allocs") + run.counted("frees"));
-        assert_eq!(written(&run, &MYPOOLS), truth.told);
+        assert_eq!(truth.reported.len() as u64, run.counted("allocs") + run.counted("frees"));
+        assert_eq!(written(&run, &MYPOOLS), truth.reported);
         let rows = run.rows();
         let notes = rows.all().filter(|row| row.event_type == "Mark" && row.name.as_deref() == Some("a round"));
         assert_eq!(notes.count(), 100);
         for pool in MYPOOLS {
             assert!(run.stdout.contains(&format!("{pool} held at the end")), "{}", run.said());
         }
-        // A capture explains itself: nobody defines the probes anew.
+        // A capture explains itself: the probes need not be defined again.
         let again = Tracer::replay(&run.folder.capture()).succeed();
-        assert_eq!(written(&again, &MYPOOLS), truth.told);
+        assert_eq!(written(&again, &MYPOOLS), truth.reported);
     }
 }
 
@@ -205,12 +206,15 @@ fn arguments_are_followed_to_later_sites() {
     for options in [&[][..], &["--link=cookie"], &["--transport=perf"], &["--call-stack=c:10"]] {
         let run = Tracer::run("moved", &["--rounds", &rounds]).options(&PROBES).options(options).succeed();
         assert_nothing_lost(&run);
-        let told: Vec<_> = written(&run, &["moved"]).into_iter().map(|told| (told.1, told.4, told.5, told.6)).collect();
+        let reported: Vec<_> = written(&run, &["moved"])
+            .into_iter()
+            .map(|reported| (reported.1, reported.4, reported.5, reported.6))
+            .collect();
         let expected = (1..=ROUNDS).flat_map(|size| {
             let block = size << 12;
             [("MALLOC", block, Some(size), size), ("FREE", block, None, 0)]
         });
-        assert_eq!(told, expected.collect::<Vec<_>>(), "{options:?}");
+        assert_eq!(reported, expected.collect::<Vec<_>>(), "{options:?}");
         let rows = run.rows();
         let notes = rows.all().filter(|row| row.event_type == "Mark" && row.name.as_deref() == Some("moved"));
         assert_eq!(notes.count() as u64, ROUNDS, "{options:?}");
@@ -224,7 +228,7 @@ fn functions_that_throw_are_traced_unharmed() {
     assert_eq!(run.counted("thrown"), 100);
     assert_nothing_lost(&run);
     assert_sound_with(&run, &MYPOOLS);
-    assert_eq!(written(&run, &MYPOOLS), truth_of_mypool(&run, "1").told);
+    assert_eq!(written(&run, &MYPOOLS), truth_of_mypool(&run, "1").reported);
 }
 
 /// A C function that catches what a C++ function throws inside of it, both probed: each block is in both pools.
@@ -252,8 +256,8 @@ fn exceptions_are_caught_inside_of_probed_calls() {
             _ => {}
         }
     }
-    assert_eq!((run.counted("thrown"), truth.told.len()), (100, 2 * (100 + 98)));
-    assert_eq!(written(&run, &POOLS), truth.told);
+    assert_eq!((run.counted("thrown"), truth.reported.len()), (100, 2 * (100 + 98)));
+    assert_eq!(written(&run, &POOLS), truth.reported);
 }
 
 /// All pools of `MindSpore`, on two threads; they throw now and then, and give nothing for nothing.
@@ -272,25 +276,25 @@ fn pools_of_mindspore() {
                 _ => {}
             }
         }
-        assert_eq!(truth.told.len() as u64, run.counted("allocs") + run.counted("frees"), "{variant:?}");
+        assert_eq!(truth.reported.len() as u64, run.counted("allocs") + run.counted("frees"), "{variant:?}");
         // The pool's sum after an event depends on what other threads do at that moment.
-        let without_sum = |mut told: Vec<Told>| {
-            for one in &mut told {
+        let without_sum = |mut reported: Vec<Reported>| {
+            for one in &mut reported {
                 one.6 = 0;
             }
-            told
+            reported
         };
-        let (written, told) = (written(&run, &["MINDSPORE"]), truth.told);
-        assert_eq!(written.last().map(|last| last.6), told.last().map(|last| last.6), "{variant:?}");
-        assert_eq!(by_thread(&without_sum(written)), by_thread(&without_sum(told)), "{variant:?}");
+        let (written, reported) = (written(&run, &["MINDSPORE"]), truth.reported);
+        assert_eq!(written.last().map(|last| last.6), reported.last().map(|last| last.6), "{variant:?}");
+        assert_eq!(by_thread(&without_sum(written)), by_thread(&without_sum(reported)), "{variant:?}");
         assert!(run.stdout.contains("Mindspore memory pool held at the end"), "{}", run.said());
     }
 }
 
-/// Make sure that a pool whose frees are not seen is told of, while it runs and in the report: of this one a function was named that does
-/// not run when a block is freed.
+/// A pool with unseen frees is reported, during the trace and in the report: the named function of this one does not
+/// run when a block is freed.
 #[test]
-fn pool_without_frees_is_told_of() {
+fn pool_without_frees_is_reported() {
     let run = Tracer::run("mypool", &["--throw-every", "0"]).options(&MYPOOL[..1]).succeed();
     assert_eq!(run.stderr.matches("frees of pool mypool are not seen").count(), 1, "{}", run.said());
     assert!(run.stdout.contains("Frees of this pool are not seen: "), "{}", run.said());
@@ -310,8 +314,9 @@ fn unseen(library: &str, probes: &[&str]) -> Vec<String> {
     degraded.map(|check| check["found"].as_str().expect("a text").to_owned()).collect()
 }
 
-/// Make sure that `doctor` notices an allocator whose frees are not seen: none has a probe, or the one that has it is copied into a thunk
-/// and passed by, as `FreeTensorMem` of `MindSpore`. Of what is probed by itself it has nothing to say, and of thunks that jump neither.
+/// `doctor` notices an allocator with unseen frees: none has a probe, or the probed one is copied into a thunk and
+/// bypassed, as `FreeTensorMem` of `MindSpore`. For functions with a probe of their own it has no message, and for
+/// thunks that jump neither.
 #[test]
 fn doctor_notices_frees_that_are_not_seen() {
     const POOL: &str = "libmindspore_memory_pool.so";
@@ -364,8 +369,8 @@ fn blocks_of_vllm() {
             _ => {}
         }
     }
-    assert_eq!(truth.told.len(), 11 + 6);
-    assert_eq!(written(&run, &POOLS), truth.told);
+    assert_eq!(truth.reported.len(), 11 + 6);
+    assert_eq!(written(&run, &POOLS), truth.reported);
     // Made, and made again after the sleep; 4 MiB each, as nothing else is. The six that were freed gave theirs back.
     let ids = |event: &'static str| rows.all().filter(move |row| row.event == event && !row.is_made_up());
     let of_vllm: Vec<u64> = ids("MALLOC")

@@ -1,4 +1,4 @@
-//! The leak report, against the rule worked out anew from the journal.
+//! The leak report, against the rule worked out again from the journal.
 
 use std::collections::BTreeMap;
 

@@ -158,8 +158,8 @@ fn two_programs_one_after_the_other() {
     }
 }
 
-/// A running process is traced from the moment at which `start` returns until it is told to stop; it lives on. Rows and capture are
-/// written where the options say, and lines of the log name different places.
+/// A running process is traced from the return of `start` until the stop; it lives on. Rows and capture are written
+/// where the options say, and lines of the log name different places.
 #[test]
 fn a_running_process() {
     let target = Target::serve(&[]);

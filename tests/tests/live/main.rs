@@ -1,4 +1,4 @@
-//! The tracer under real probes, over simulated Ascend libraries whose journal is the truth.
+//! The tracer under real probes, over simulated Ascend libraries with a journal that is the truth.
 //!
 //! Needs root, `MEMSCOPE_BIN` and `MEMSCOPE_SIM_DIR`: `./x test` sees to all three. Behaviour that depends on the
 //! kernel is tested for how it degrades; nothing is skipped.

@@ -1,5 +1,5 @@
-//! Messages harm nobody: not when they cannot be written, not when they repeat what another user has chosen, and not when a thread of
-//! the tracer fails.
+//! Messages do no harm: not when they cannot be written, not when they repeat another user's text, and not when a
+//! thread of the tracer fails.
 
 use std::{
     ffi::OsStr,
@@ -113,8 +113,8 @@ fn report_on_a_full_disk() {
     let errors: Vec<String> =
         text(&output.stderr).lines().filter(|line| line.contains("Error:")).map(str::to_owned).collect();
     assert!(errors.len() == 1 && errors[0].contains("cannot print the report: No space left"), "{}", said(&output));
-    let told = fs::read_to_string(folder.path().join("told")).expect("the program's");
-    assert!(told.contains("\"allocs\":300,\"frees\":300"), "{told}");
+    let reported = fs::read_to_string(folder.path().join("told")).expect("the program's");
+    assert!(reported.contains("\"allocs\":300,\"frees\":300"), "{reported}");
     assert_eq!(allocations(folder.path()), 300);
 }
 

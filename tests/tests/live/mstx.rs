@@ -1,5 +1,5 @@
-//! Users of mstx who never call its library: with a copy of its functions in them, and the Python module; and our tool for
-//! those whose functions nobody can find.
+//! Programs that use mstx without its library: with copies of its functions, and the Python module; and our tool for
+//! functions that cannot be found.
 
 use std::process::Command;
 
@@ -24,7 +24,7 @@ fn rows_of_mstx(run: &Run) -> usize {
     run.rows().all().filter(|row| row.event == "MSTX").count()
 }
 
-/// A copy whose functions have symbols is probed as the library is. The first call enters its function twice; it is one.
+/// A copy with symbols is probed as the library is. The first call enters its function twice; it is one.
 #[test]
 fn copies_with_symbols() {
     let (run, totals) = compare(marks("marks-copy"), DEFAULT);
@@ -51,7 +51,7 @@ fn copies_without_symbols() {
     }
 }
 
-/// With our tool, a call that comes by a probed function as well is told once.
+/// With our tool, a call that also passes a probed function is reported once.
 #[test]
 fn the_tool_tells_nothing_twice() {
     for program in ["marks", "marks-copy"] {
@@ -60,9 +60,9 @@ fn the_tool_tells_nothing_twice() {
     }
 }
 
-/// Without a tool all domains have one handle; ours gives each its own, so marks and ranges are told apart.
+/// Without a tool all domains have one handle; ours gives each its own, so marks and ranges are distinguished.
 #[test]
-fn domains_of_one_thread_are_told_apart_with_the_tool() {
+fn domains_of_one_thread_differ_with_the_tool() {
     for program in ["domains", "domains-copy", "domains-hidden"] {
         let (run, totals) = compare(Tracer::run(program, &[]).option(INJECTION), DEFAULT);
         assert_eq!(totals.marks, 3 * 30, "{program}");
@@ -129,7 +129,7 @@ fn places_cost_no_more_than_they_have_to() {
     let of = |places: &[String], library: &str| places.iter().filter(|place| place.contains(library)).count();
     let marks: Vec<_> = default.iter().filter(|place| place.contains("libms_tools_ext.so")).collect();
     let apart: std::collections::BTreeSet<_> = marks.iter().collect();
-    // Seven functions are told of at entry, with and without a text.
+    // Seven functions are reported at entry, with and without a text.
     assert!(apart.len() > 12, "{marks:?}");
     // The name of a domain is read at the return: its entry has a second program, which waits for the page.
     assert_eq!(marks.len(), apart.len() + 1, "{marks:?}");

@@ -61,7 +61,7 @@ fn taken(run: &Run) -> ByBlock<Taken> {
     taken_of(run, "halMemAlloc", 1)
 }
 
-/// All stacks of a function, whose records have the size of the block as this value; ends of stacks that are told more than
+/// All stacks of a function with the block's size as this value in its records; ends of stacks that were sent more than
 /// once.
 pub(crate) fn taken_of(run: &Run, symbol: &str, size_at: usize) -> ByBlock<Taken> {
     let mut reader = capture::Reader::open(&run.folder.capture()).expect("a capture");
@@ -83,7 +83,7 @@ pub(crate) fn taken_of(run: &Run, symbol: &str, size_at: usize) -> ByBlock<Taken
                 Body::Call(call) if of_row == (row as u16).to_le_bytes() => {
                     let size = call.values.get(size_at).expect("a size");
                     let id = call.native_stack.expect("a stack").get();
-                    let (frames, end, generation) = stacks.get(&id).expect("told before").clone();
+                    let (frames, end, generation) = stacks.get(&id).expect("sent before").clone();
                     found.insert((tgid, size), Taken { frames, end, generation });
                 }
                 _ => {}
@@ -297,19 +297,19 @@ fn both_transports_carry_stacks() {
 
 /// The second time a stack is met it is known: one record stands for all.
 #[test]
-fn stacks_that_repeat_are_told_once() {
+fn stacks_that_repeat_are_sent_once() {
     let run = trace("chains-O2", 100, &["repeat"]);
     assert_whole(&run);
     let mut reader = capture::Reader::open(&run.folder.capture()).expect("a capture");
-    let mut told = 0;
+    let mut reported = 0;
     while let Some(chunk) = reader.next_chunk().expect("readable") {
         let mut rest = chunk;
         while !rest.is_empty() {
-            told += usize::from(matches!(decode(rest).expect("decodable").body, Body::Stack(_)));
+            reported += usize::from(matches!(decode(rest).expect("decodable").body, Body::Stack(_)));
             rest = &rest[usize::from(u16::from_le_bytes([rest[20], rest[21]]))..];
         }
     }
     // 200 allocations and as many frees; each first finished outside, and then walked; without walks each has its own.
-    assert_eq!(told < 40, walks(), "{told}");
-    assert!(walks() || told >= 400, "{told}");
+    assert_eq!(reported < 40, walks(), "{reported}");
+    assert!(walks() || reported >= 400, "{reported}");
 }

@@ -9,11 +9,11 @@ use super::attach::attach;
 use super::shared::{assert_nothing_lost, assert_nothing_lost_since_attach, assert_sound};
 
 /// Event, address, size, bytes handed out, bytes held.
-type Told = (&'static str, u64, u64, u64, u64);
+type Reported = (&'static str, u64, u64, u64, u64);
 
-/// What the caching allocator told of the blocks of one process, in order. When a block that was freed goes back to the
-/// pool is of no interest here.
-fn told(journal: &Journal) -> Vec<Told> {
+/// Reports of the caching allocator about the blocks of one process, in order. The later return of a freed block to the
+/// pool does not matter here.
+fn reported(journal: &Journal) -> Vec<Reported> {
     let reports = journal.entries.iter().filter_map(Entry::pta_report);
     let of_tensors = reports.filter(|report| report.component == 0 && report.kind < 2);
     of_tensors
@@ -23,7 +23,7 @@ fn told(journal: &Journal) -> Vec<Told> {
         .collect()
 }
 
-fn written(rows: &Rows) -> Vec<Told> {
+fn written(rows: &Rows) -> Vec<Reported> {
     let of_tensors = rows.all().filter(|row| row.event_type == "PTA" && !row.is_made_up());
     of_tensors
         .map(|row| {
@@ -45,10 +45,10 @@ fn every_block_of_the_pool_is_reported() {
         let run = Tracer::run("pool", variant).succeed();
         assert_nothing_lost(&run);
         assert_sound(&run);
-        let told = told(&run.journal());
-        assert_eq!(told.len() as u64, run.counted("mallocs") + run.counted("frees"), "{variant:?}");
-        assert_eq!(written(&run.rows()), told, "{variant:?}");
-        assert_eq!(told.last().expect("some").3, run.counted("allocated"), "{variant:?}");
+        let reported = reported(&run.journal());
+        assert_eq!(reported.len() as u64, run.counted("mallocs") + run.counted("frees"), "{variant:?}");
+        assert_eq!(written(&run.rows()), reported, "{variant:?}");
+        assert_eq!(reported.last().expect("some").3, run.counted("allocated"), "{variant:?}");
     }
 }
 
@@ -57,7 +57,7 @@ fn every_block_of_the_pool_is_reported() {
 fn a_report_that_throws_does_the_program_no_harm() {
     let run = Tracer::run("pool", &["--rounds", "20"]).env("ASCEND_SIM_PTA_THROW", "2").succeed();
     assert_nothing_lost(&run);
-    assert_eq!(written(&run.rows()), told(&run.journal()));
+    assert_eq!(written(&run.rows()), reported(&run.journal()));
     assert!(run.journal().count(Library::TorchNpu, "reportMemoryDataToNpuProfiler") > 1000);
 }
 
@@ -68,9 +68,9 @@ fn a_million_events_of_a_pool() {
     let arguments = ["--rounds", rounds, "--blocks", "1000", "--leaks", "0", "--shared", "0", "--workspaces", "0"];
     let run = Tracer::run("pool", &arguments).succeed();
     assert_nothing_lost(&run);
-    let told = told(&run.journal());
-    assert_eq!(told.len() as u64, 2 * run.counted("mallocs"));
-    assert!(written(&run.rows()) == told, "a row differs from what the pool said");
+    let reported = reported(&run.journal());
+    assert_eq!(reported.len() as u64, 2 * run.counted("mallocs"));
+    assert!(written(&run.rows()) == reported, "a row differs from what the pool said");
 }
 
 fn findings<'a>(json: &'a serde_json::Value, kind: &'a str) -> impl Iterator<Item = &'a serde_json::Value> {
@@ -90,10 +90,10 @@ fn attached_to_a_full_pool() {
     let run = running.finish();
     assert_eq!(run.code(), 0, "{}", run.said());
     assert_nothing_lost_since_attach(&run);
-    let (told, written) = (told(&target.folder.journal()), written(&run.rows()));
+    let (reported, written) = (reported(&target.folder.journal()), written(&run.rows()));
     // From the end backwards: rows are what the pool said, but for frees of blocks that are older than the trace.
     let (mut rows, mut older) = (written.iter().rev().peekable(), 0);
-    for event in told.iter().rev() {
+    for event in reported.iter().rev() {
         if rows.peek() == Some(&event) {
             rows.next();
         } else if event.0 == "FREE" {

@@ -137,7 +137,7 @@ fn user_without_capabilities() {
     assert!(said.contains("CAP_BPF") && said.contains("sudo setcap cap_bpf,cap_perfmon,"), "{said}");
 }
 
-/// Before Linux 5.11 a user may not lock as much memory as maps and programs take, and is told so.
+/// Before Linux 5.11 a user may not lock as much memory as maps and programs take, and gets a message.
 #[test]
 fn user_without_locked_memory() {
     let user = Arc::new(User::new());
@@ -163,7 +163,7 @@ fn doctor_says_what_to_type() {
     std::fs::copy(user.tracer(), &plain).expect("a copy");
     let said = doctor(&plain, &[]);
     assert!(said.contains(&setcap_line(&plain, User::needed())), "{said}");
-    // The kernel does not tell such a user what it can do; so nothing is said of it.
+    // The kernel does not show such a user its features, so there is no message about them.
     assert!(said.contains("unknown   kernel ") && !said.contains("lacks"), "{said}");
     // With a way that takes more, more.
     let said = doctor(&plain, &["--link=slots"]);
@@ -185,8 +185,8 @@ fn setcap_line(tracer: &Path, capabilities: u64) -> String {
     format!("sudo setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore{more}=ep {}\n", tracer.display())
 }
 
-/// Where probes are linked one by one the four are not enough; who has no more is told so, and with what is told it works. Kernels that
-/// lack a fix of 2025 are content with four: then all is traced.
+/// If probes are linked one by one the four are not enough; a user without more gets a message, and with its advice it
+/// works. Kernels that lack a fix of 2025 accept four: then all is traced.
 #[test]
 fn single_links_take_one_more() {
     const FIXED: (u32, u32) = (6, 17);
@@ -231,8 +231,8 @@ fn child(pid: u32, name: &str) -> u32 {
     children(pid).into_iter().find(is_it).expect("the child")
 }
 
-/// Once its probes are there, the tracer has no more rights than it needs, in any thread; of an ordinary user's those that it
-/// came with. Nobody else loses any.
+/// Once its probes are placed, the tracer has no more rights than it needs, in any thread; an ordinary user's has those
+/// that it came with. No other process loses any.
 #[test]
 fn rights_are_given_up() {
     // CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_KILL, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF and
@@ -264,7 +264,7 @@ fn rights_are_given_up() {
     assert_eq!(tracer.finish().code(), 0);
 }
 
-/// Under sudo all that is written is the calling user's, readable by nobody else, and what lies in the way is left alone.
+/// Under sudo all files written belong to the calling user, readable by no other, and existing ones are left alone.
 #[test]
 fn outputs_under_sudo() {
     let id = User::ID.to_string();
@@ -359,7 +359,7 @@ fn few_open_files() {
     assert_equal(&folder.journal(), &folder.rows(), DEFAULT);
 }
 
-/// Kernels that do not describe their types tell of processes through tracefs.
+/// On kernels without descriptions of their types, processes are followed through tracefs.
 #[test]
 fn processes_are_followed_through_tracefs() {
     for forktree in [&["--leak", "--children", "3"][..], &["--leak", "--exec"]] {

@@ -52,7 +52,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn assert_rows(rows: &Rows, said: &str) {
-    // Of names that are no marks' one cannot tell which is none.
+    // Of names that are no marks' it is unknown which is none.
     let snapshots = rows.all().filter(|row| row.event == "SNAPSHOT");
     let names: Vec<String> = snapshots.map(|row| row.name.clone().unwrap_or_else(|| "N/A".to_owned())).collect();
     let wanted: Vec<&str> = TEXTS.iter().map(|(name, _)| *name).collect();

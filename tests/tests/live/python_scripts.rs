@@ -58,7 +58,8 @@ fn owners(run: &Run) -> Vec<(u64, String)> {
     owners
 }
 
-/// Only windows are told; what lives when one begins is told then, what ended in between when the next one begins. A replay says the same.
+/// Only windows are reported; blocks live at the start of one are reported then, those that end in between at the start
+/// of the next one. A replay gives the same.
 #[test]
 fn python_scripts_collect_in_windows() {
     const EXPECTED: [&str; 14] = [
@@ -93,9 +94,9 @@ fn python_scripts_collect_in_windows() {
     }
 }
 
-/// Without the option all is told from the first instruction on, until a script configures something.
+/// Without the option all is reported from the first instruction on, until a script calls `config()`.
 #[test]
-fn python_scripts_configure_what_is_told() {
+fn python_scripts_configure_reports() {
     for python in interpreters() {
         let run = trace(&python, "configured", &[]);
         let expected = ["MALLOC 1000", "FREE 1000", "START_TRACE -", "FREE 3000", "MALLOC 4000"];
@@ -107,26 +108,26 @@ fn python_scripts_configure_what_is_told() {
 /// a replay says the same. A trace that has it says nothing.
 #[test]
 fn python_scripts_hear_what_cannot_be_collected() {
-    const TOLD: &str = "asks for call_stack=c:10,python:5, analysis=inefficient, events=access, output_path, which this trace does not have; \
+    const DEMAND: &str = "asks for call_stack=c:10,python:5, analysis=inefficient, events=access, output_path, which this trace does not have; \
                         start the tracer with --call-stack=c:10,python:5 --analysis=inefficient --events=alloc,free,launch,access --output-path";
-    let told = |text: &str| text.lines().filter(|line| line.contains(" asks for ")).count();
+    let reported = |text: &str| text.lines().filter(|line| line.contains(" asks for ")).count();
     let python = interpreters().pop().expect("an interpreter");
     let run = trace(&python, "wishes", &[]);
-    assert_eq!((run.stderr.matches(TOLD).count(), told(&run.stderr)), (1, 1), "{}", run.said());
+    assert_eq!((run.stderr.matches(DEMAND).count(), reported(&run.stderr)), (1, 1), "{}", run.said());
     assert_eq!(owners(&run), [(1000, "CANN@APP@train".to_owned())]);
     assert!(run.stdout.contains("The peak is named"), "{}", run.said());
     let logs =
-        Command::new("grep").args(["-rhc", TOLD, "--include=*.log"]).arg(run.folder.path()).output().expect("grep");
+        Command::new("grep").args(["-rhc", DEMAND, "--include=*.log"]).arg(run.folder.path()).output().expect("grep");
     let counts = String::from_utf8_lossy(&logs.stdout);
     assert_eq!(counts.lines().filter(|count| *count == "1").count(), 1, "{counts}");
     let replayed = Tracer::replay(&run.folder.capture()).succeed();
-    assert_eq!((replayed.stderr.matches(TOLD).count(), told(&replayed.stderr)), (1, 1), "{}", replayed.said());
+    assert_eq!((replayed.stderr.matches(DEMAND).count(), reported(&replayed.stderr)), (1, 1), "{}", replayed.said());
     assert_eq!(replayed.rows().processes, run.rows().processes);
 
     let options = ["--events=alloc,access", "--call-stack=c:10,python:5", "--analysis=inefficient"];
     let run = trace(&python, "wishes", &options);
     let (_, rest) = run.stderr.split_once(" asks for ").expect("the output path is the tracer's");
-    assert!(rest.starts_with("output_path, which") && told(&run.stderr) == 1, "{}", run.said());
+    assert!(rest.starts_with("output_path, which") && reported(&run.stderr) == 1, "{}", run.said());
     assert_eq!(briefly(&run), ["START_TRACE -", "MALLOC 1000", "FREE 1000"]);
 }
 
@@ -268,14 +269,19 @@ fn traced(run: &Run) -> Vec<Vec<String>> {
     threads.into_iter().map(|(_, names)| names).collect()
 }
 
-/// Whether the kernel is one without calls, which is said, and none is told.
-fn no_calls_are_told(run: &Run) -> bool {
-    let told = kernel::has_cookies();
-    assert_eq!(run.stderr.contains("of Python traces only ranges are available, no calls"), !told, "{}", run.said());
-    if !told {
+/// Whether the kernel is one without calls: there is a message, and no call is reported.
+fn no_calls_are_reported(run: &Run) -> bool {
+    let reported = kernel::has_cookies();
+    assert_eq!(
+        run.stderr.contains("of Python traces only ranges are available, no calls"),
+        !reported,
+        "{}",
+        run.said()
+    );
+    if !reported {
         assert_eq!(traced(run), Vec::<Vec<String>>::new());
     }
-    !told
+    !reported
 }
 
 /// As a row names a function of the script.
@@ -341,7 +347,7 @@ fn python_scripts_have_their_calls_traced() {
                 assert_eq!(traced(&run), Vec::<Vec<String>>::new());
                 continue;
             }
-            if no_calls_are_told(&run) {
+            if no_calls_are_reported(&run) {
                 continue;
             }
             let expected = expected_calls(&run);
@@ -373,7 +379,7 @@ fn python_scripts_are_traced_where_ids_begin_again() {
             script.display()
         );
         let run = Tracer::run_program("bash", &["-c", &line]).env("PYTHONPATH", python_package()).succeed();
-        if no_calls_are_told(&run) {
+        if no_calls_are_reported(&run) {
             return;
         }
         assert_eq!(traced(&run), expected_calls(&run), "{}", run.said());
@@ -389,7 +395,7 @@ fn python_scripts_are_traced_where_ids_begin_again() {
 fn python_scripts_have_a_part_traced() {
     for python in interpreters().into_iter().filter(|python| python.version >= (3, 9)) {
         let run = trace(&python, "traced_in_part", &[]);
-        if no_calls_are_told(&run) {
+        if no_calls_are_reported(&run) {
             continue;
         }
         let [parent, child] =
@@ -410,7 +416,7 @@ fn python_scripts_lose_rows_that_are_counted() {
     const CALLS: u64 = 60_000;
     let python = interpreters().pop().expect("an interpreter");
     let run = trace(&python, "flood", &["--ring-size=4K", "--json"]);
-    if no_calls_are_told(&run) {
+    if no_calls_are_reported(&run) {
         return;
     }
     let rows = traced(&run).concat().iter().filter(|row| row.ends_with(": in_flood")).count() as u64;
@@ -450,7 +456,7 @@ fn python_scripts_see_whether_a_tracer_is_there() {
     }
 }
 
-/// It sees it go, too, if nobody could say so.
+/// It notices the tracer's end, too, if the tracer could not announce it.
 #[test]
 fn python_scripts_see_that_a_tracer_was_killed() {
     come_and_go(&interpreters()[0], Signal::SIGKILL);

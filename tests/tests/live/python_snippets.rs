@@ -95,8 +95,8 @@ fn python_snippets_give_their_rows() {
     for python in [oldest, newest] {
         for Expected { snippet, rows, traced: names } in table() {
             let run = trace(python, snippet);
-            let told: Vec<String> = run.rows().all().map(brief).collect();
-            assert_eq!(told, rows, "{snippet} {python:?}\n{}", run.said());
+            let reported: Vec<String> = run.rows().all().map(brief).collect();
+            assert_eq!(reported, rows, "{snippet} {python:?}\n{}", run.said());
             let calls = python.version >= (3, 9) && kernel::has_cookies();
             let names = if !calls && snippet == "tracer" { &[] } else { names };
             assert_eq!(traced(&run), names, "{snippet} {python:?}\n{}", run.said());

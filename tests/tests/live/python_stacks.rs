@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 const WORKLOAD: &str = include_str!("../../workloads/stacks.py");
 
-/// Stands for a file and a name that were not told.
+/// Stands for a file and a name without a record.
 pub(crate) const LOST_FRAME: &str = "<lost>";
 
 /// One frame: file, line, name.
@@ -321,8 +321,8 @@ fn lesser_kernels_go_without() {
         let arguments = ["-I", script.to_str().expect("a plain path"), "plain", "generators"];
         let tracer = Tracer::run_program(python.path.as_os_str(), &arguments).option("--link=slots");
         let run = tracer.option("--call-stack=python:100").succeed();
-        let told = format!("no Python stacks are taken: {why}");
-        assert_eq!(run.stderr.matches(&told).count(), 1, "{python:?}: {}", run.said());
+        let reported = format!("no Python stacks are taken: {why}");
+        assert_eq!(run.stderr.matches(&reported).count(), 1, "{python:?}: {}", run.said());
         let calls = truths(&run.stdout).len();
         assert!(calls > 5 && run.rows().count("MALLOC") == calls, "{python:?}: {calls} calls, {}", run.said());
         assert_eq!(stacks(&run.folder.capture(), "halMemAlloc"), [], "{python:?}");

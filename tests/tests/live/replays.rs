@@ -127,7 +127,8 @@ fn replay_may_ask_for_other_rows() {
     assert_eq!((replay.rows().count("MALLOC"), replay.rows().count("FREE")), (0, live.rows().count("FREE")));
 }
 
-/// Launches cost the program nothing where nobody asks for them: they are not probed, and a replay that wants them says so.
+/// Launches cost the program nothing if they are not requested: they are not probed, and a replay that wants them
+/// reports that.
 #[test]
 fn launches_that_nobody_wants_are_not_probed() {
     const SAID: &str = "the capture holds no kernel launches";

@@ -157,7 +157,8 @@ fn a_handler_that_frees_late() {
     assert!(text.contains("There the exit begins (exit and the end of the process, with no work before)"), "{text}");
 }
 
-/// A Python list keeps a loss of each step, and Python frees it at its end; most of what is held is freed by nobody. Python's call shows the exit.
+/// A Python list keeps a loss of each step, and Python frees it at its end; most of the held memory is never freed.
+/// Python's call shows the exit.
 #[test]
 fn python_that_frees_its_list() {
     let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads/keeps.py");

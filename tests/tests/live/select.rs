@@ -125,7 +125,7 @@ fn traces_report_of_a_part() {
 
 /// A trace that leaves nothing says so; one that cannot be does not begin.
 #[test]
-fn mistakes_of_traces_are_told() {
+fn mistakes_of_traces_are_reported() {
     let run = Tracer::run("exits", &["--how", "return"]).options(&["--filter", "size=12345"]).succeed();
     assert!(run.stderr.contains("no blocks match --filter, --since and --until"), "{}", run.said());
     let options = ["--analysis=fragmentation", "--filter", "size>1"];
@@ -136,7 +136,7 @@ fn mistakes_of_traces_are_told() {
 
 /// What is wrong is said in a sentence, and nothing is read.
 #[test]
-fn mistakes_are_told() {
+fn mistakes_are_reported() {
     let nowhere = PathBuf::from("/nowhere");
     for (verb, options, says) in [
         ("leaks", &["--filter", "size~1"][..], "`size` cannot be compared by `~`"),

@@ -59,7 +59,7 @@ pub(crate) fn assert_nothing_lost_since_attach(run: &Run) {
     assert!(only_older, "{}", run.said());
 }
 
-/// Blocks that `torch_npu`'s caching allocator has handed out in the end, by what it told: sizes by address.
+/// Blocks that `torch_npu`'s caching allocator has handed out in the end, by its reports: sizes by address.
 pub(crate) fn pool_blocks(entries: &[&Entry]) -> BTreeMap<u64, u64> {
     let mut blocks = BTreeMap::new();
     for report in entries.iter().filter_map(|entry| entry.pta_report()).filter(|report| report.component == 0) {

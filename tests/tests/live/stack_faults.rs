@@ -1,7 +1,7 @@
 //! What goes wrong while stacks are taken: frames are right or absent, a stack that is not whole says so, and the report
 //! counts it.
 //!
-//! Tables of the kernel side are filled, or made wrong, from outside: the programs there cannot tell who did it.
+//! Tables of the kernel side are filled, or made wrong, from outside: the programs there cannot notice that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -33,7 +33,7 @@ fn map(running: &Running, name: &str) -> Map {
     Map::from_map_data(MapData::from_id(id).expect("a map")).expect("a map of a known kind")
 }
 
-/// Nobody gives these back. Kernels without compare-and-exchange have them in a map of those that are taken.
+/// These are never released. Kernels without compare-and-exchange have them in a map of locked ones.
 fn take_all_slots(running: &Running, locks: &str, locked: &str) {
     let mut slots: Array<MapData, [u64; 8]> = map(running, locks).try_into().expect("an array");
     (0..slots.len()).for_each(|slot| slots.set(slot, &[1, 0, 0, 0, 0, 0, 0, 0], 0).expect("a slot"));
@@ -43,18 +43,18 @@ fn take_all_slots(running: &Running, locks: &str, locked: &str) {
 }
 
 /// The stack of one call: `None` if its frames were lost.
-type Told = Option<(Vec<u64>, StackEnd)>;
+type Reported = Option<(Vec<u64>, StackEnd)>;
 
 /// What the capture says of all calls.
 #[derive(Default)]
 struct Calls {
     /// Native stacks of allocations, with process and size.
-    allocations: Vec<((u32, u64), Told)>,
+    allocations: Vec<((u32, u64), Reported)>,
     /// Calls by kind and end of their stack.
     ends: BTreeMap<(&'static str, StackEnd), u64>,
-    /// Calls whose frames were lost.
+    /// Calls with lost frames.
     lost: u64,
-    /// Calls whose frames were lost with an earlier call, and came with a later one.
+    /// Calls with frames lost with an earlier call, and sent with a later one.
     late: u64,
 }
 
@@ -77,9 +77,9 @@ impl Calls {
             let Body::Call(call) = record.body else { continue };
             for (kind, id) in [("C", call.native_stack), ("Python", call.python_stack)] {
                 match id.map(|id| stacks.get(&id)) {
-                    Some(Some((told, (_, end)))) => {
+                    Some(Some((reported, (_, end)))) => {
                         *calls.ends.entry((kind, *end)).or_default() += 1;
-                        calls.late += u64::from(*told > at);
+                        calls.late += u64::from(*reported > at);
                     }
                     Some(None) => calls.lost += 1,
                     None => {}
@@ -104,9 +104,9 @@ impl Calls {
 fn hold(run: &Run) -> (Calls, ByBlock<(StackEnd, usize)>) {
     let (calls, truths) = (Calls::of(run), truths(&run.stdout));
     let mut held = ByBlock::new();
-    for (block, told) in &calls.allocations {
+    for (block, reported) in &calls.allocations {
         let truth = truths.get(block).unwrap_or_else(|| panic!("the program knows no {block:?}"));
-        let Some((frames, end)) = told else { continue };
+        let Some((frames, end)) = reported else { continue };
         let what = format!("{block:?} {}\n  truth {:x?}\n  taken {frames:x?}", truth.case, truth.frames);
         assert!(is_same_function(frames[0], truth.frames[0]) && frames.len() <= truth.frames.len(), "{what}");
         assert_eq!(frames[1..], truth.frames[1..frames.len()], "{what}");
@@ -315,7 +315,7 @@ fn layouts(running: &Running) -> Layouts {
     map(running, "PYTHON").try_into().expect("a hash map")
 }
 
-/// What is there of a process, as soon as it is.
+/// The layout of a process, as soon as it exists.
 fn layout_of(layouts: &Layouts, pid: u32) -> [u8; size_of::<PythonLayout>()] {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -369,7 +369,7 @@ fn python_stacks_that_find_no_room_in_the_ring_are_lost() {
     const CALLS: usize = 900;
     for python in interpreters() {
         let running = python_waits(&python, &["wait", "churn"], &["--ring-size=4K"]);
-        // Nobody empties the ring meanwhile.
+        // The ring is not emptied meanwhile.
         running.signal(Signal::SIGSTOP);
         go(&running);
         running.wait_for_output_times("TRUTH ", CALLS);

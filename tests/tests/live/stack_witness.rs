@@ -66,7 +66,7 @@ struct Seen {
 pub(crate) fn pipe(tracer: &Tracer) -> File {
     let path = tracer.folder().join("go");
     mkfifo(&path, Mode::S_IRWXU).expect("a pipe");
-    // For both directions: then it needs nobody at the other end.
+    // For both directions: so it needs no other end.
     OpenOptions::new().read(true).write(true).open(path).expect("a pipe")
 }
 

@@ -40,12 +40,13 @@ fn number(value: &Value, key: &str) -> u64 {
     value[key].as_u64().unwrap_or_else(|| panic!("no number `{key}`: {value:#}"))
 }
 
-/// Waits until so many samples were printed.
+/// Waits until this many samples were printed.
 fn wait_for_samples(running: &Running, count: usize) {
     running.wait_for_output_times("\"time_ns\"", count);
 }
 
-/// A workload that begins when it is told to. Its libraries are there from the start, so that probes are, too.
+/// A workload that waits for a signal to begin. Its libraries are mapped from the start, so that probes are placed,
+/// too.
 fn waiting(workload: &str, arguments: &[&str]) -> Target {
     const SCRIPT: &str = "echo ready $$; read go < go; exec \"$@\"";
     let folder = Folder::new();
@@ -156,7 +157,7 @@ fn host_memory_is_seen() {
     let shared =
         unsafe { mmap_anonymous(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED) };
     let shared = shared.expect("shared memory");
-    // SAFETY: it is that long, and nobody else knows of it.
+    // SAFETY: it is that long, and used here alone.
     unsafe { shared.write_bytes(1, length.get()) };
     wait_for_samples(&running, before + 3);
     running.signal(Signal::SIGINT);
@@ -209,8 +210,8 @@ fn reader_that_goes_ends_it() {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{{ {script}; }} | head -n 1")]).arg(tracer_path()).arg(target.pid().to_string());
     let output = shell.current_dir(folder.path()).output().expect("a shell");
-    let (told, messages) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(told.lines().count(), 1, "{told}");
+    let (reported, messages) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(reported.lines().count(), 1, "{reported}");
     assert!(messages.ends_with("status 0\n"), "{messages}");
     let files: Vec<_> = fs::read_dir(folder.path()).expect("a folder").flatten().map(|file| file.file_name()).collect();
     assert_eq!(files, ["journal"]);
@@ -219,7 +220,7 @@ fn reader_that_goes_ends_it() {
 
 /// What cannot be done is said.
 #[test]
-fn wrong_use_is_told() {
+fn wrong_use_is_reported() {
     for (options, code, message) in [
         (["--interval", "5ms"], 2, "`5ms` is shorter than 100ms"),
         (["--count", "0"], 2, "0 is not in"),

@@ -226,7 +226,7 @@ fn storm(how: &str) -> (Running, u32) {
     (running, pid)
 }
 
-/// Make sure that a program which somebody stops while it loads libraries stays stopped.
+/// A program that the user stops while it loads libraries stays stopped.
 #[test]
 fn a_stop_by_the_user_stays() {
     for how in ["hold", "stop"] {
@@ -248,7 +248,7 @@ fn a_stop_by_the_user_stays() {
     }
 }
 
-/// Make sure that nobody waits for a tracer that was killed, and that its guard continues nobody whom the user has stopped.
+/// No process waits for a tracer that was killed, and its guard continues none that the user has stopped.
 #[test]
 fn a_stop_by_the_user_outlives_the_tracer() {
     for (how, stopped_by_user) in [("hold", false), ("hold", true), ("stop", false), ("stop", true)] {
@@ -257,7 +257,7 @@ fn a_stop_by_the_user_outlives_the_tracer() {
             signal(pid, Signal::SIGSTOP);
             wait_for_state(pid, Some('T'));
         }
-        // It does not answer any more, so that somebody waits for it when it dies.
+        // It no longer answers, so that a process waits for it when it dies.
         running.signal(Signal::SIGSTOP);
         sleep_ms(20);
         running.signal(Signal::SIGKILL);

@@ -39,8 +39,8 @@ fn links() {
     }
 }
 
-/// Where there is room for few rows, as on kernels without attach cookies, the driver's are served and nothing of them is
-/// missing; the user is told once what is not probed.
+/// With room for few rows, as on kernels without attach cookies, the driver's are served completely; one message lists
+/// the functions that are not probed.
 #[test]
 fn little_room() {
     // Four rows are kept for loaders; the driver's 14 come before any other layer's.
@@ -48,15 +48,15 @@ fn little_room() {
     let (run, totals) = compare(tracer.options(&["--link", "slots", "--max-rows", "18"]), DEFAULT);
     assert!(run.status.success(), "{}", run.said());
     assert_eq!((totals.allocs, totals.frees), (1000, 1000), "{}", run.said());
-    let told: Vec<&str> = run.stderr.lines().filter(|line| line.contains("are not probed")).collect();
-    assert_eq!(told.len(), 1, "{}", run.said());
+    let reported: Vec<&str> = run.stderr.lines().filter(|line| line.contains("are not probed")).collect();
+    assert_eq!(reported.len(), 1, "{}", run.said());
     for symbol in ["rtSetDevice", "aclrtGetMemInfo", "aclInit", "mstxMarkA"] {
-        assert!(told[0].contains(symbol), "{symbol}: {}", told[0]);
+        assert!(reported[0].contains(symbol), "{symbol}: {}", reported[0]);
     }
-    assert!(!told[0].contains("halMem"), "{}", told[0]);
+    assert!(!reported[0].contains("halMem"), "{}", reported[0]);
 }
 
-/// Where there is room for none, loaders included, the program runs as ever, and both are told.
+/// With room for none, loaders included, the program runs as ever, and there is a message about both.
 #[test]
 fn no_room() {
     let run = Tracer::run("pairs", &["--pairs", "10", "--hal"]).options(&["--max-rows", "0"]).finish();
@@ -142,7 +142,7 @@ fn tiny_ring() {
         let calls = |symbol: &str| journal.entries.iter().filter(|entry| entry.symbol == symbol).count() as u64;
         let allocs = rows.count("MALLOC") as u64;
         assert_eq!(allocs + lost(&run, "halMemAlloc"), calls("halMemAlloc"), "{size} {options:?}");
-        // Made up: blocks whose free was lost end when their address comes back, or with the process.
+        // Made up: blocks with a lost free end when their address comes back, or with the process.
         let frees = (rows.count("FREE") - rows.made_up()) as u64;
         let findings = json["findings"].as_array().expect("findings");
         let unknown: u64 = findings.iter().filter_map(|finding| finding["unknown_frees"].as_u64()).sum();

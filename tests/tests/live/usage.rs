@@ -15,7 +15,7 @@ use super::shared::{DEFAULT, assert_nothing_lost, compare};
 
 const MIB: u64 = 1 << 20;
 
-/// A DCMI in a folder of its own: the tests may have been built by somebody who is not to be trusted.
+/// A DCMI in a folder of its own: the tests may have been built by an untrusted user.
 pub(crate) struct Dcmi(Folder);
 
 impl Dcmi {
@@ -139,9 +139,9 @@ fn hanging_driver_is_given_up() {
     no_figures(&run);
 }
 
-/// A driver that refuses, in the beginning or later, is told of once.
+/// A driver that refuses, at the start or later, is reported once.
 #[test]
-fn refusing_driver_is_told() {
+fn refusing_driver_is_reported() {
     let cases =
         [("dcmi_init", "dcmi_init returned -8005"), ("dcmi_get_card_list", "dcmi_get_card_list returned -8005")];
     for (function, message) in cases {
@@ -171,7 +171,7 @@ fn untrusted_library_is_not_loaded() {
     no_figures(&run);
 }
 
-/// Nobody asks where nobody wants to know.
+/// Without a request the driver is not asked.
 #[test]
 fn figures_can_be_switched_off() {
     let dcmi = Dcmi::new(SCRIPT);

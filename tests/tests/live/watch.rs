@@ -131,8 +131,9 @@ fn threads() {
         run.stdout.lines().find(|line| line.contains("first changed ")).unwrap_or_else(|| panic!("{}", run.said()));
     // Other threads look, too: the change is seen by whoever looks first, and op5 is named in either case.
     assert!(changed.contains("1 change(s)"), "{}", run.said());
-    let told = run.stderr.lines().find(|line| line.contains(" changed ")).unwrap_or_else(|| panic!("{}", run.said()));
-    assert!(told.contains("`op5`"), "{}", run.said());
+    let reported =
+        run.stderr.lines().find(|line| line.contains(" changed ")).unwrap_or_else(|| panic!("{}", run.said()));
+    assert!(reported.contains("`op5`"), "{}", run.said());
     assert_eq!(sums(&run).len(), 1 + 8 * 6 * 8 * 2 + 2, "{}", run.said());
 }
 
@@ -171,14 +172,14 @@ fn start_without_outputs() {
     for start in ["aclnnMul", "aclnnMul:0"] {
         let run = watch(&["--aclnn", "1"], 0, &[&format!("--watch={start},end")]);
         assert_unharmed(&run.stdout, &run.said());
-        let told = "watching does not begin with `aclnnMul`: no outputs of it are known";
-        assert_eq!(run.stderr.matches(told).count(), 1, "{}", run.said());
+        let reported = "watching does not begin with `aclnnMul`: no outputs of it are known";
+        assert_eq!(run.stderr.matches(reported).count(), 1, "{}", run.said());
         assert!(run.stdout.contains("no operator began watching"), "{}", run.said());
         assert!(files(&run).is_empty(), "{}", run.said());
     }
 }
 
-/// Programs that must not be touched are not, and are told of.
+/// Programs that must not be touched are not, and are reported.
 #[test]
 fn refused() {
     for (program, reason) in [

@@ -1,4 +1,5 @@
-//! Block watch, disturbed: whatever happens meanwhile, the program takes no harm, and what was not read is not told as unchanged.
+//! Block watch under disturbance: whatever happens meanwhile, the program is not harmed, and unread bytes are not
+//! reported as unchanged.
 
 use std::time::{Duration, Instant};
 
@@ -128,8 +129,8 @@ fn runtime_lock_held() {
     assert!(sums(&run).iter().all(|(name, _)| !name.contains("inside")), "{}", run.said());
     // Both sides of one in each of six rounds.
     assert!(run.stdout.contains("watched blocks not looked at: inside of the runtime"), "{}", run.said());
-    let told = run.stdout.lines().find(|line| line.contains("watched blocks not looked at")).expect("a line");
-    assert!(told.contains("12"), "{told}");
+    let reported = run.stdout.lines().find(|line| line.contains("watched blocks not looked at")).expect("a line");
+    assert!(reported.contains("12"), "{reported}");
 }
 
 /// A lock that another thread holds is waited for, as each call of the program waits for it.
@@ -144,7 +145,8 @@ fn runtime_lock_held_by_another_thread() {
 /// A debugger that is there first is waited for; one that comes later passes signals on, and nothing is different.
 #[test]
 fn debuggers() {
-    // It goes on for a while after the change, which is not told at once: what the debugger sees end nobody else can wait for.
+    // It goes on for a while after the change, which is not reported at once: only the debugger can wait for the end of
+    // its process.
     let target = target(&["--warm", "100000", "--gap-us", "20000"], 20);
     let mut tracer = None;
     // Before: as long as it is there, nothing is put into the program.
@@ -249,8 +251,8 @@ fn handler_put_up_later() {
     for how in ["handler", "ignore"] {
         let run = watch(&["--take", how, "--gap-us", "500"], 20, &["--watch=start,end"]);
         assert_unharmed(&run.stdout, &run.said());
-        let told = "the program has put up a handler of its own for SIGURG, or ignores it";
-        assert_eq!(run.stderr.matches(told).count(), 1, "{}", run.said());
+        let reported = "the program has put up a handler of its own for SIGURG, or ignores it";
+        assert_eq!(run.stderr.matches(reported).count(), 1, "{}", run.said());
         let verdict = run.stdout.lines().find(|line| line.contains("block `start` output 0 ")).expect("a verdict");
         // From the end of the third round's fourth operator on.
         let read = 1 + (2 * 8 + 4) * 2;
@@ -327,7 +329,7 @@ fn threads_without_a_device() {
     assert_eq!(sums(&run).iter().filter(|(_, sum)| sum.is_empty()).count(), unread);
 }
 
-/// A program that is killed ends the watch, nothing else; what was seen is told.
+/// A program that is killed ends the watch, nothing else; readings are reported.
 #[test]
 fn killed_target() {
     let mut target = target(&["--warm", "100000", "--rounds", "1000000", "--bad", "3000000"], 20);

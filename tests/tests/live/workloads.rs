@@ -47,7 +47,7 @@ fn share() {
     assert_eq!((totals.allocs, totals.frees), (run.counted("allocs") + 3, run.counted("frees") + 3));
 }
 
-/// A tree of forked processes; and one whose root becomes another program.
+/// A tree of forked processes; and one with a root that becomes another program.
 #[test]
 fn forktree() {
     let (run, totals) = compare(Tracer::run("forktree", &[]), DEFAULT);
@@ -184,9 +184,9 @@ fn out_of_memory() {
     }
 }
 
-/// The request that fails for good is told, with the blocks that were live then: 64 of 4 MiB fit into 256 MiB at most.
+/// The request that fails for good is reported, with the blocks live then: 64 of 4 MiB fit into 256 MiB at most.
 #[test]
-fn out_of_memory_is_told() {
+fn out_of_memory_is_reported() {
     let tracer = Tracer::run("oom", &["--rounds", "2"]).option("--analysis=oom:3").option("--json");
     let run = tracer.env("ASCEND_SIM_CAPACITY_MB", "256").succeed();
     let rows = run.rows();
@@ -203,7 +203,7 @@ fn out_of_memory_is_told() {
 
 /// Every block of the driver has its module as owner, in its row and in the finding; no block is left out or twice.
 #[test]
-fn owners_are_told() {
+fn owners_are_reported() {
     let (run, totals) = compare(Tracer::run("steps", &[]).option("--analysis=decompose").option("--json"), DEFAULT);
     let rows = run.rows();
     let owners: std::collections::BTreeSet<&str> =
@@ -212,8 +212,8 @@ fn owners_are_told() {
     let (pid, _) = run.journal().by_process().pop_first().expect("a process");
     let parts = finding(&run, "decompose", pid, 0)["parts"].clone();
     let parts = parts.as_array().expect("parts");
-    let told: std::collections::BTreeSet<&str> = parts.iter().filter_map(|part| part["owner"].as_str()).collect();
-    assert_eq!(told, owners);
+    let reported: std::collections::BTreeSet<&str> = parts.iter().filter_map(|part| part["owner"].as_str()).collect();
+    assert_eq!(reported, owners);
     let blocks: u64 = parts.iter().filter_map(|part| part["blocks"].as_u64()).sum();
     assert_eq!(blocks, totals.allocs);
 }

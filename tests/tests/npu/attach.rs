@@ -39,7 +39,7 @@ fn attach(title: &str, program: &Program) {
     table.assert_equal();
 }
 
-/// Each launch since then has its row. A kernel has a name if it was registered since then, else its handle is told.
+/// Each launch since then has its row. A kernel has a name if it was registered since then, else its handle is shown.
 fn launches(table: &mut Table, journal: &Journal, rows: &[Row]) {
     let entries: Vec<&Entry> = journal.entries.iter().collect();
     let mark = format!("truth {BEGIN}");

@@ -28,9 +28,9 @@ fn moments(folder: &Path) -> Vec<Moment> {
     text.lines().map(|line| serde_json::from_str(line).expect("a moment")).collect()
 }
 
-/// Each block once, by the first moment at which its kind is told.
+/// Each block once, by the first moment with a known kind.
 fn matrix(rows: &[Row], moments: &[Moment]) -> Matrix {
-    let (mut live, mut told): (HashMap<u64, &Row>, BTreeSet<u64>) = Default::default();
+    let (mut live, mut reported): (HashMap<u64, &Row>, BTreeSet<u64>) = Default::default();
     let mut moments = moments.iter();
     let mut matrix = Matrix::new();
     for row in rows {
@@ -40,7 +40,7 @@ fn matrix(rows: &[Row], moments: &[Moment]) -> Matrix {
             assert_eq!(row.name.as_deref(), Some(moment.mark.as_str()));
             for (addr, kind) in &moment.blocks {
                 let block = live.get(addr).unwrap_or_else(|| panic!("no block at {addr:#x} at `{}`", moment.mark));
-                let Some(kind) = kind.clone().filter(|_| told.insert(block.id)) else { continue };
+                let Some(kind) = kind.clone().filter(|_| reported.insert(block.id)) else { continue };
                 let owner = block.attr.get("owner").cloned().unwrap_or_default();
                 *matrix.entry((kind, owner)).or_default() += block.number("size");
             }

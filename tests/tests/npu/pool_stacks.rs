@@ -1,4 +1,4 @@
-//! Native stacks of blocks of `torch_npu`'s pool, down to the hidden function that tells of them, against those of gdb.
+//! Native stacks of blocks of `torch_npu`'s pool, down to the hidden function that reports them, against those of gdb.
 //!
 //! A program that does the same each time runs twice: in gdb, which stops at that function and says what its frames are, and
 //! traced. Needs gdb, which `./x setup` installs.

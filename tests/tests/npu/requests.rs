@@ -1,4 +1,4 @@
-//! Requests that fail, as events tell of them, counted up to each mark of the program.
+//! Requests that fail, by events, counted up to each mark of the program.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -70,7 +70,7 @@ fn by_the_unwinder(journal: &Journal, maps: &Path) -> ByThread {
     in_order(threads)
 }
 
-/// What the trace says of calls of a function, whose records have the size of the block as this value.
+/// Calls of a function in the trace, with the block's size as this value in its records.
 pub(super) fn by_the_trace(capture: &Path, symbol: &str, size_at: usize) -> ByThread {
     let mut reader = Reader::open(capture).expect("a capture");
     let row = reader.header().rows.iter().position(|row| row.symbol == symbol).expect("the row") + 1;
@@ -95,7 +95,7 @@ pub(super) fn by_the_trace(capture: &Path, symbol: &str, size_at: usize) -> ByTh
             }
             Body::Call(call) if usize::from(record.row) == row => {
                 let Some(id) = call.native_stack else { continue };
-                let (places, end) = stacks.get(&id.get()).expect("told before").clone();
+                let (places, end) = stacks.get(&id.get()).expect("sent before").clone();
                 let thread = threads.entry(record.tid).or_insert_with(|| (record.time_ns, Vec::new()));
                 thread.1.push(Made { size: call.values.get(size_at).expect("a size"), places, end });
             }

@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Make sure that a permission which nobody needs is a breach.
+    /// An unneeded permission is a breach.
     #[test]
     fn permissions_are_needed() {
         assert_eq!(look(&[("a.rs", "fn a() {}")], &[("a.rs", "once")]), ["a.rs may write there, and does not"]);

@@ -31,7 +31,7 @@ assert half.endswith(sys.argv[1]), half
 ";
 const NATIVE: &str = "_memscope_bpf";
 const PURE: &str = "_pure";
-/// An interpreter of Debian 11, whose C library is 2.31, and what it needs.
+/// An interpreter of Debian 11, with its C library 2.31, and its dependencies.
 const OLD: (&str, &str, &[&str]) = (
     "bullseye",
     "/usr/bin/python3.9",
@@ -75,7 +75,7 @@ fn tests() -> PathBuf {
     root().join("python/tests")
 }
 
-/// Makes a folder anew.
+/// Makes an empty folder.
 fn empty(place: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(place);
     fs::create_dir_all(place).with_context(|| format!("cannot make `{}`", place.display()))
@@ -96,7 +96,7 @@ fn markers(tools: &Path, place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The package, and scripts that use it, have types throughout; stubs are what is there.
+/// The package, and scripts that use it, have types throughout; stubs cover the package.
 fn types(tools: &Path, place: &Path) -> Result<()> {
     unpack(tools, &of(Arch::host())?, place)?;
     let settings = root().join("python/pyproject.toml");
