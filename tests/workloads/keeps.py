@@ -1,4 +1,4 @@
-"""Trains by marked steps, and keeps a loss of each in a list, which Python frees at its end. The weights are freed by nobody.
+"""Trains by marked steps, and keeps a loss of each in a list, which Python frees at its end. The weights are never freed.
 
 Usage: keeps.py STEPS WEIGHTS
 """

@@ -1,9 +1,9 @@
-/* What nobody had in mind, with books of its own: each scene prints what it knows of itself.
+/* Unusual programs with books of their own: each scene prints its own figures.
  *   scenes two [--steps 12]       two devices with steps of their own: the second keeps a block of each, the first one of its first
  *   scenes retries [--steps 12]   each step keeps a block; in the middle a request succeeds at its third attempt, at the end two fail
  *                                 for good, of one device at once
  *   scenes killed [--steps 12]    each step keeps a block; killed within the last one, with temporary blocks
- *   scenes handlers [--steps 12]  each step keeps a block; a handler of `exit` frees these, 3 s later, and twice as many others nobody
+ *   scenes handlers [--steps 12]  each step keeps a block; a handler of `exit` frees these, 3 s later, and twice as many others never
  *   scenes bursts [--seconds 12]  a server without steps: one place keeps a block now and then, another one takes many at the end
  * Set ASCEND_SIM_CAPACITY_MB=256 for `retries`. */
 #include "common.h"

@@ -79,7 +79,7 @@ fn stderr_that_cannot_be_written() {
 fn a_reader_who_goes_away() {
     let folder = folder();
     // The program's own line goes elsewhere, or SIGPIPE would end it.
-    let program = "sh -c '$W/pairs --pairs 300 --hal >told'";
+    let program = "sh -c '$W/pairs --pairs 300 --hal >printed'";
     let line =
         format!("export W; $T run --log-level=debug -o out -- {program} 2>&1 | head -n 1; exit ${{PIPESTATUS[0]}}");
     let output = shell(&line, folder.path());
@@ -108,12 +108,12 @@ fn attached_without_messages() {
 fn report_on_a_full_disk() {
     let folder = folder();
     let output =
-        shell("export W; $T run -o out -- sh -c '$W/pairs --pairs 300 --hal > told' >/dev/full", folder.path());
+        shell("export W; $T run -o out -- sh -c '$W/pairs --pairs 300 --hal > printed' >/dev/full", folder.path());
     assert_eq!(status(&output), 125, "{}", said(&output));
     let errors: Vec<String> =
         text(&output.stderr).lines().filter(|line| line.contains("Error:")).map(str::to_owned).collect();
     assert!(errors.len() == 1 && errors[0].contains("cannot print the report: No space left"), "{}", said(&output));
-    let reported = fs::read_to_string(folder.path().join("told")).expect("the program's");
+    let reported = fs::read_to_string(folder.path().join("printed")).expect("the program's");
     assert!(reported.contains("\"allocs\":300,\"frees\":300"), "{reported}");
     assert_eq!(allocations(folder.path()), 300);
 }

@@ -51,7 +51,7 @@ def live():
     return found
 
 
-def tell(moment, batch, is_after_forward=False):
+def record(moment, batch, is_after_forward=False):
     torch.npu.synchronize()
     truth.mstx.mstxMarkA(f"kinds {moment}".encode("ascii"), None)
     kinds = {}
@@ -101,14 +101,14 @@ optimizer = torch.optim.AdamW(factors or model.parameters(), lr=1e-3)
 for step, (x, y) in enumerate(batches):
     x, y = x.to("npu"), y.to("npu")
     loss = nn.functional.cross_entropy(model(x), y)
-    tell(f"{step} forward", (x, y), is_after_forward=True)
+    record(f"{step} forward", (x, y), is_after_forward=True)
     optimizer.zero_grad()
     loss.backward()
-    tell(f"{step} backward", (x, y))
+    record(f"{step} backward", (x, y))
     optimizer.step()
     if average:
         with torch.no_grad():
             for mean, parameter in zip(average.parameters(), model.parameters()):
                 mean.lerp_(parameter, 0.1)
-    tell(f"{step} step", (x, y))
+    record(f"{step} step", (x, y))
 file.close()
