@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::shared::{assert_nothing_lost, pool_blocks};
 
 /// Sums of the four values by layer and device: fields of `profile.proto` by their numbers.
-const PPROF: &str = r#"
+const PPROF: &str = r"
 import collections, gzip, json, sys
 def varint(data, at):
     value = shift = 0
@@ -42,7 +42,7 @@ for sample in map(fields, profile[2]):
     place = sums[labels['layer'] + ' ' + labels.get('device', '')]
     for at, value in enumerate(varints(b''.join(sample[2]))): place[at] += value
 print(json.dumps(sums))
-"#;
+";
 
 /// Live blocks of a snapshot by address; what its own trace leaves; blocks and bytes of all allocations.
 const SNAPSHOT: &str = "
