@@ -797,7 +797,8 @@ fn replayed(records: &[Vec<u8>], keep: u64) -> (Vec<Event>, ReplayReport) {
     file.set_len(file.metadata().expect("metadata").len() * keep / 1000).expect("cut");
     let (sender, seen) = mpsc::channel();
     let audience = Audience { observers: vec![Box::new(Tap(sender))], ..Audience::default() };
-    let report = replay(&path, PipelineConfig::default(), audience, &mut |_| {}).expect("replayed");
+    let config = PipelineConfig { kept: Some(Kept::process()), ..PipelineConfig::default() };
+    let report = replay(&path, config, audience, &mut |_| {}).expect("replayed");
     (seen.try_iter().collect(), report)
 }
 
