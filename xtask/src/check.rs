@@ -8,6 +8,7 @@ use crate::{
     arch::Arch,
     bpf,
     code::{figures, layers, terminal},
+    docs,
     project::{cargo, run as run_command},
     setup,
 };
@@ -30,6 +31,7 @@ pub(crate) fn all() -> Result<()> {
     format()?;
     layers::check()?;
     terminal::check()?;
+    docs::check()?;
     lints()?;
     bpf::lint()?;
     features()?;

@@ -9,12 +9,14 @@ mod check;
 mod code;
 mod demo;
 mod dist;
+mod docs;
 mod frameworks;
 mod fuzz;
 mod interpreters;
 mod live;
 mod mindspore;
 mod npu;
+mod pictures;
 mod project;
 mod python;
 mod setup;
@@ -42,6 +44,8 @@ usage: ./x VERB [ARGUMENTS]
                       recording that an installed program shows (memscope-user/demo/steps.capture)
   check [--figures]   format, lints, documentation, each feature set, the other architecture, and which folder knows which
                       (docs/architecture.md); --figures prints figures of the code instead
+  docs                the documentation as a site with search, in target/book (needs mdbook)
+  pictures            the screens in the readmes, as today's program prints them
   unit [NAME...]      tests without root, network and BPF; in seconds once it is compiled. NAME and further arguments go to nextest
   live [NAME...]      builds the program and the simulation, and runs the tests under real probes (as root)
   test [--shared DIR] [--no-wheels] [--no-browser] [NEXTEST ARGUMENTS]
@@ -107,6 +111,8 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "vm" => vm::run(arguments),
         "bpf" => bpf::run(),
         "dist" => dist::run(arguments),
+        "docs" => docs::run(arguments),
+        "pictures" => pictures::run(arguments),
         "wheel" => wheel::run(arguments),
         "wheels" => wheels::run(arguments),
         "" | "help" | "-h" | "--help" => {
