@@ -54,6 +54,8 @@ pub mod stacks;
 #[cfg(test)]
 pub(crate) mod testing;
 mod text;
+#[cfg(feature = "cli")]
+mod top;
 #[cfg(feature = "trace")]
 pub mod usage;
 pub mod watch;

@@ -32,6 +32,36 @@ message Profile {
 }
 "#;
 
+/// `perfetto/trace/trace.proto` of github.com/google/perfetto, as far as it is written.
+const TRACE: &str = r#"syntax = "proto2";
+message Clock { optional uint32 clock_id = 1; optional uint64 timestamp = 2; }
+message ClockSnapshot { repeated Clock clocks = 1; }
+message Process { optional int32 pid = 1; optional string process_name = 6; }
+message Counter { optional uint32 unit = 3; }
+message TrackDescriptor {
+  optional uint64 uuid = 1; optional string name = 2; optional Process process = 3; optional uint64 parent_uuid = 5;
+  optional Counter counter = 8; optional uint32 child_ordering = 11; optional int32 sibling_order_rank = 12;
+}
+message Annotation { optional uint64 uint_value = 3; optional string string_value = 6; optional string name = 10; }
+message TrackEvent {
+  repeated Annotation debug_annotations = 4; optional uint32 type = 9; optional uint64 name_iid = 10; optional uint64 track_uuid = 11;
+  optional int64 counter_value = 30; optional uint64 callstack_iid = 56;
+}
+message Named { optional uint64 iid = 1; optional string str = 2; }
+message Frame { optional uint64 iid = 1; optional uint64 function_name_id = 2; }
+message Callstack { optional uint64 iid = 1; repeated uint64 frame_ids = 2; }
+message InternedData {
+  repeated Named event_names = 2; repeated Named function_names = 5; repeated Frame frames = 6; repeated Callstack callstacks = 7;
+}
+message Defaults { optional uint32 timestamp_clock_id = 58; }
+message Packet {
+  optional ClockSnapshot clock_snapshot = 6; optional uint64 timestamp = 8; optional uint32 trusted_packet_sequence_id = 10;
+  optional TrackEvent track_event = 11; optional InternedData interned_data = 12; optional uint32 sequence_flags = 13;
+  optional bool incremental_state_cleared = 41; optional Defaults trace_packet_defaults = 59; optional TrackDescriptor track_descriptor = 60;
+}
+message Trace { repeated Packet packet = 1; }
+"#;
+
 /// What a format makes of the made-up run.
 fn export(format: &str, more: &[&str]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
@@ -87,6 +117,63 @@ fn pprof_of_another_moment() {
     let (folder, file) = export("pprof", &["--at", "end"]);
     let live = AT_PEAK - (4 << 20) + (256 << 10);
     assert_eq!(sums(&decoded(folder.path(), &file)), [30, live, 36, ALLOCATED]);
+}
+
+/// The numbers of all lines with this name.
+fn numbers(text: &str, name: &str) -> Vec<u64> {
+    let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(": "));
+    lines.map(|number| number.parse().expect("a number")).collect()
+}
+
+/// Every field is in the schema; each number of a track, name or stack is told before it is used, times never run backwards, slices of a
+/// track open and close in turn; the counter of the pool has the peak, and ends with what stays.
+#[test]
+fn perfetto_traces_hold_together() {
+    let (folder, file) = export("perfetto", &[]);
+    std::fs::write(folder.path().join("trace.proto"), TRACE).expect("a schema");
+    let line = r#"protoc -I "$0" --decode=Trace trace.proto < "$1""#;
+    let text = output(Command::new("sh").args(["-c", line]).args([folder.path(), &file]));
+    // What no schema names is written by its number.
+    assert!(!text.lines().any(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit())), "{text}");
+    let (mut tracks, mut names, mut stacks) = (vec![], vec![], vec![]);
+    let (mut last_ns, mut open, mut values) = (0, std::collections::BTreeMap::<u64, i64>::new(), vec![]);
+    let (mut pool, mut in_use) = (None, None);
+    for packet in text.split("packet {").skip(1) {
+        assert_eq!(numbers(packet, "trusted_packet_sequence_id"), [1], "{packet}");
+        if packet.contains("track_descriptor {") {
+            let ids = [numbers(packet, "uuid"), numbers(packet, "parent_uuid")];
+            assert!(ids[1].iter().all(|parent| tracks.contains(parent)), "{packet}");
+            if packet.contains("name: \"PTA\"") {
+                pool = ids[0].first().copied();
+            }
+            if packet.contains("name: \"in use\"") && pool.is_some() && ids[1].first() == pool.as_ref() {
+                in_use = ids[0].first().copied();
+            }
+            tracks.extend(ids[0].iter().copied());
+        }
+        for (kind, known) in [("event_names {", &mut names), ("callstacks {", &mut stacks)] {
+            known.extend(packet.split(kind).skip(1).map(|part| numbers(part, "iid")[0]));
+        }
+        if packet.contains("track_event {") {
+            let [time_ns] = numbers(packet, "timestamp")[..] else { panic!("no time: {packet}") };
+            assert!(time_ns >= last_ns && numbers(packet, "sequence_flags") == [2], "{packet}");
+            last_ns = time_ns;
+            let track = numbers(packet, "track_uuid")[0];
+            assert!(tracks.contains(&track), "{packet}");
+            assert!(numbers(packet, "name_iid").iter().all(|name| names.contains(name)), "{packet}");
+            assert!(numbers(packet, "callstack_iid").iter().all(|stack| stacks.contains(stack)), "{packet}");
+            match numbers(packet, "type")[0] {
+                1 => *open.entry(track).or_default() += 1,
+                2 => *open.entry(track).or_default() -= 1,
+                4 if in_use == Some(track) => values.extend(numbers(packet, "counter_value")),
+                _ => {}
+            }
+            assert!(open.values().all(|open| matches!(open, 0 | 1)), "{packet}");
+        }
+    }
+    assert!(!stacks.is_empty() && open.len() > 1 && open.values().all(|open| *open == 0), "{open:?}");
+    assert_eq!(values.iter().max(), Some(&AT_PEAK), "{text}");
+    assert_eq!(values.last(), Some(&(ALLOCATED - 6 * (4 << 20))), "{values:?}");
 }
 
 /// Each profile adds up, and each frame that it names is there.
@@ -181,4 +268,20 @@ print(json.dumps([len(snapshot['segments']), len(live), sum(block['size'] for bl
         { "name": "<module>", "filename": "/srv/train.py", "line": 3 },
     ]);
     assert_eq!(found, serde_json::json!([3, 30, end, actions, frames, ["segment_alloc", "segment_alloc"]]));
+}
+
+/// The screen in the readme is what an installed program prints: `./x pictures` writes it.
+#[test]
+fn the_readme_has_todays_screen() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Outside of the source tree, where it shows its recording.
+    let program = folder.path().join("memscope-bpf");
+    std::fs::copy(tracer_path(), &program).expect("a copy");
+    let made = Command::new(&program).arg("demo").env("LC_ALL", "C.UTF-8").current_dir(folder.path()).output();
+    let made = made.expect("the program");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let screen = String::from_utf8(made.stdout).expect("text");
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).expect("a readme");
+    let expected = format!("```text\n$ memscope-bpf demo\n{}\n```", screen.trim_end());
+    assert!(screen.contains("LEAK") && readme.contains(&expected), "`./x pictures` writes this into it:\n{screen}");
 }

@@ -59,7 +59,7 @@ fn mistyped_commands_are_not_executed() {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("executable");
     for arguments in [&["live"][..], &["--events=alloc", "live"], &["live", "--", "x"]] {
         let said = memscope(&tracer_path(), arguments, folder.path());
-        said.assert_error(2, &["no such command: `live`", "did you mean `stat`?", "run -- live"]);
+        said.assert_error(2, &["no such command: `live`", "did you mean `top`?", "run -- live"]);
         assert_eq!(said.stdout, "");
     }
     let link = folder.path().join("msmemscope");

@@ -21,6 +21,7 @@ mod inferred;
 pub mod judged;
 pub mod ledger;
 pub mod lifetimes;
+pub mod live_use;
 pub mod mark_leaks;
 pub mod named;
 #[cfg(test)]
@@ -57,6 +58,7 @@ pub use held::HeldAnalysis;
 pub use inefficient::{InefficientAnalysis, InefficientRules};
 pub use judged::Judged;
 pub use ledger::LedgerAnalysis;
+pub use live_use::LiveUse;
 pub use mark_leaks::MarkLeaksAnalysis;
 pub use named::Named;
 pub use oom::OomAnalysis;

@@ -35,7 +35,7 @@ pub(super) fn run(args: &ExportArgs) -> ExitCode {
     }
     input::exit(|| match args.format {
         ExportFormat::Folded => export(args),
-        ExportFormat::Speedscope | ExportFormat::Pprof | ExportFormat::Snapshot => profile(args),
+        _ => profile(args),
     })
 }
 
@@ -68,6 +68,7 @@ fn profile(args: &ExportArgs) -> Result<()> {
     let bytes = match args.format {
         ExportFormat::Pprof => report::export::pprof::write(&run, at, args.select.text().as_deref()),
         ExportFormat::Snapshot => report::export::snapshot::write(&run, at)?,
+        ExportFormat::Perfetto => report::export::perfetto::write(&run),
         ExportFormat::Speedscope | ExportFormat::Folded => {
             let mut out = Vec::new();
             report::export::speedscope::write(&run, &mut out)?;
@@ -75,6 +76,10 @@ fn profile(args: &ExportArgs) -> Result<()> {
         }
     };
     save(&bytes, args.output.as_deref(), format_args!("{:.2} MB", bytes.len() as f64 / 1e6))?;
+    if args.format == ExportFormat::Perfetto {
+        // Each layer has its own tracks: nothing is added up.
+        return Ok(());
+    }
     let left_out: Vec<&str> = report::export::left_out(&run).into_iter().map(Pool::event_type).collect();
     if let [first, ..] = left_out[..] {
         let text = format_args!("not in it, as each byte counts once: {}; --filter layer={first}", left_out.join(", "));
@@ -162,7 +167,7 @@ fn export(args: &ExportArgs) -> Result<()> {
         ExportStack::Mixed => Which::Mixed,
     };
     let mut text = Vec::new();
-    progress::during("putting the lines together", || folded::write(&found, which, weight, &mut text))
+    progress::during("putting the lines together", || folded::write(&found, (which, args.lines), weight, &mut text))
         .context("cannot put the lines together")?;
     let lines = memchr_iter(b'\n', &text).count();
     save(&text, args.output.as_deref(), format_args!("{lines} stack(s), folded, one a line,"))

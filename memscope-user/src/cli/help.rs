@@ -17,7 +17,8 @@ const GROUPS: [Group; 5] = [
     (
         "Live",
         &[
-            ("stat", "Live view of host, device and pool memory (also: top)"),
+            ("top", "Live screen: how full, by whom, what grows and where"),
+            ("stat", "Figures of host, devices and pools, sample by sample"),
             ("holders", "What in a running process still holds device memory"),
         ],
     ),
@@ -42,7 +43,7 @@ const GROUPS: [Group; 5] = [
     (
         "Files",
         &[
-            ("export", "For other viewers: folded, speedscope, pprof, snapshot"),
+            ("export", "For other viewers: folded, speedscope, pprof, perfetto, snapshot"),
             ("replay", "Write the outputs of a capture again"),
             ("recover", "Rebuild the outputs of a trace after its tracer was killed"),
         ],
@@ -108,6 +109,19 @@ mod tests {
             GROUPS.iter().flat_map(|(_, commands)| commands.iter().map(|(name, _)| *name)).collect();
         assert_eq!(listed.iter().copied().collect::<BTreeSet<_>>(), expected);
         assert_eq!(listed.len(), expected.len());
+    }
+
+    /// Makes sure that no help uses words that `./x check` refuses in pages.
+    #[test]
+    fn help_has_plain_words() {
+        const WORDS: [&str; 8] = ["tell", "tells", "told", "anew", "nobody", "whomever", "so many", "so often"];
+        for command in Cli::command().get_subcommands_mut() {
+            let help = command.render_long_help().to_string().to_lowercase();
+            let plain: String = help.chars().map(|c| if c.is_alphanumeric() { c } else { ' ' }).collect();
+            let plain = format!(" {} ", plain.split_whitespace().collect::<Vec<_>>().join(" "));
+            let found: Vec<&str> = WORDS.into_iter().filter(|word| plain.contains(&format!(" {word} "))).collect();
+            assert!(found.is_empty(), "{}: {found:?}", command.get_name());
+        }
     }
 
     /// Makes sure that the first help fits 80 columns and 55 lines.

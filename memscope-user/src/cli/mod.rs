@@ -1,5 +1,6 @@
 //! One file per command, and common parts.
 
+mod annotate;
 mod args;
 mod ask;
 mod compare;
@@ -29,6 +30,7 @@ mod select;
 mod signals;
 mod stat;
 mod terminal;
+mod top;
 mod trace;
 mod typed;
 mod values;
@@ -96,6 +98,7 @@ fn run_command_line() -> ExitCode {
         Some(Command::Leaks(args)) => newest::on(args, |args| &mut args.files, leaks::run),
         Some(Command::Ask(args)) => newest::on(args, |ask| &mut ask.args.files, ask::run),
         Some(Command::Stat(args)) => stat::run(&args),
+        Some(Command::Top(args)) => top::run(&args),
         Some(Command::Export(args)) => newest::on(args, |args| &mut args.files, export::run),
         Some(Command::Holders(args)) => holders::run(&args),
         Some(Command::Daemon(args)) => daemon::run(&args),

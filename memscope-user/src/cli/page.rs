@@ -117,7 +117,7 @@ fn refuse_foreign(place: &FilePlace, path: &Path) -> Result<()> {
 }
 
 /// Writes the page; it shows a program's internals, so only its owner may read it. Returns its bytes.
-fn save(
+pub(super) fn save(
     place: &FilePlace,
     run: &Reduced,
     findings: &[analyses::Finding],

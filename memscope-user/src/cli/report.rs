@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{
+    annotate,
     args::{CollectArgs, LogLevel, ReportKind},
     error, message, select, terminal,
 };
@@ -49,7 +50,8 @@ pub(super) fn is_failed(gates: &[Gate], findings: &[Finding], end: &RunEnd) -> b
     if gates.is_empty() {
         return false;
     }
-    let failed = Overview::new(findings, end).failed(gates);
+    let overview = Overview::new(findings, end);
+    let failed = overview.failed(gates);
     for Failed { gate, pid } in &failed {
         let what = match gate {
             Gate::Leak => "it leaks".to_owned(),
@@ -59,6 +61,7 @@ pub(super) fn is_failed(gates: &[Gate], findings: &[Finding], end: &RunEnd) -> b
         };
         error(format_args!("--fail-on: process {pid}: {what}"));
     }
+    annotate::show(&overview, &failed.iter().map(|failed| failed.pid).collect::<Vec<_>>());
     !failed.is_empty()
 }
 

@@ -62,6 +62,11 @@ fn out() -> io::Stdout {
     io::stdout()
 }
 
+/// Stdout for a live screen, which escapes what it shows before it makes cells of it.
+pub(super) fn screen() -> io::Stdout {
+    out()
+}
+
 /// Whether messages go to a terminal.
 pub(super) fn shows_messages() -> bool {
     err().is_terminal()

@@ -153,7 +153,7 @@ fn trace(
 }
 
 /// Handles signals until the trace ends. Later ones stay pending until they are unblocked.
-fn heed_signals(control: &Control, moments: &mut UnboundedReceiver<Phase>) -> io::Result<()> {
+pub(super) fn heed_signals(control: &Control, moments: &mut UnboundedReceiver<Phase>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let signals = Signals::new()?;

@@ -42,8 +42,8 @@ const REFERENCE_OPTIONS: [&str; 23] = [
 ];
 /// Other tools' words for our commands.
 const OTHER_WORDS: [(&str, &str); 7] = [
-    ("live", "stat"),
-    ("monitor", "stat"),
+    ("live", "top"),
+    ("monitor", "top"),
     ("record", "run"),
     ("trace", "run"),
     ("start", "run"),
@@ -289,12 +289,12 @@ mod tests {
     #[test]
     fn mistyped_commands_are_no_programs() {
         for (typed, word, meant) in [
-            ("memscope-bpf monitor", "monitor", "did you mean `stat`?"),
+            ("memscope-bpf monitor", "monitor", "did you mean `top`?"),
             ("memscope-bpf lekas run1", "lekas", "did you mean `leaks`?"),
             ("memscope-bpf stats --pid 1", "stats", "did you mean `stat`?"),
-            ("memscope-bpf -q live", "live", "did you mean `stat`?"),
+            ("memscope-bpf -q live", "live", "did you mean `top`?"),
             ("memscope-bpf --events alloc python x.py", "python", "run -- python"),
-            ("memscope-bpf live -- x", "live", "did you mean `stat`?"),
+            ("memscope-bpf live -- x", "live", "did you mean `top`?"),
             ("memscope-bpf frobnicate --foo", "frobnicate", "run -- frobnicate"),
             ("memscope-bpf dif", "dif", "did you mean `diff`?"),
         ] {
@@ -330,7 +330,9 @@ mod tests {
             assert_eq!(args.processes.all(), [12, 13], "{typed}");
         }
         assert_eq!(accepted("memscope-bpf -p 12 -d 5s").pid, [12]);
-        let Some(Command::Stat(args)) = accepted("memscope-bpf top 12 -n 3").command else { panic!("no stat") };
+        let Some(Command::Stat(args)) = accepted("memscope-bpf stat 12 -n 3").command else { panic!("no stat") };
+        assert_eq!((args.processes.all(), args.count), (vec![12], Some(3)));
+        let Some(Command::Top(args)) = accepted("memscope-bpf top 12 -n 3").command else { panic!("no top") };
         assert_eq!((args.processes.all(), args.count), (vec![12], Some(3)));
         for typed in ["attach", "top", "attach 0", "attach x"] {
             let refused = parse(&line(&format!("memscope-bpf {typed}")));

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde::Serialize;
 
-use crate::analyses::{Finding, compare::ComparedDevice, diff::Diff, sample::Sample};
+use crate::analyses::{Finding, compare::ComparedDevice, diff::Diff, live_use::Moment, sample::Sample};
 use crate::explain::{Card, NotJudged};
 use crate::holders::Holders;
 use crate::model::{RunEnd, StepsFrom};
@@ -75,6 +75,10 @@ impl Content for Sample {
     const SCHEMA: &'static str = "memscope/sample/1";
 }
 
+impl Content for Moment {
+    const SCHEMA: &'static str = "memscope/top/1";
+}
+
 impl Content for Holders {
     const SCHEMA: &'static str = "memscope/holders/1";
 }
@@ -127,8 +131,8 @@ pub fn to_string<T: Content>(content: T) -> String {
 }
 
 /// Names of the schemas, as `memscope-bpf schema` takes them.
-pub const NAMES: [&str; 9] =
-    ["findings", "explanation", "diff", "comparison", "sample", "holders", "whatif", "advice", "forecast"];
+pub const NAMES: [&str; 10] =
+    ["findings", "explanation", "diff", "comparison", "sample", "top", "holders", "whatif", "advice", "forecast"];
 
 /// The JSON Schema (draft 2020-12) of the documents of this name; `None` if there are none.
 #[must_use]
@@ -139,6 +143,7 @@ pub fn schema(name: &str) -> Option<String> {
         "diff" => schema_of::<Diff>(),
         "comparison" => schema_of::<Comparison<'_>>(),
         "sample" => schema_of::<Sample>(),
+        "top" => schema_of::<Moment>(),
         "holders" => schema_of::<Holders>(),
         "whatif" => schema_of::<WhatIf>(),
         "advice" => schema_of::<Advices>(),

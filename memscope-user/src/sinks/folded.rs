@@ -3,7 +3,8 @@
 //!
 //! The outermost frame is the pool and its device, since the driver's blocks contain the blocks of pools: each is a
 //! tower of its own, and their sum means nothing. With several processes, the process comes before it. Frames are named
-//! so that calls of one function merge: native ones without offset and address, those of Python as function and file.
+//! so that calls of one function merge: native ones without offset and address, those of Python as function and file,
+//! with lines on request.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -48,7 +49,12 @@ pub enum Which {
 }
 
 /// Writes all lines with a weight, in the order of their frames. Returns their number.
-pub fn write(found: &[&ByStack], which: Which, weight: Weight, out: &mut impl Write) -> io::Result<usize> {
+pub fn write(
+    found: &[&ByStack],
+    (which, with_lines): (Which, bool),
+    weight: Weight,
+    out: &mut impl Write,
+) -> io::Result<usize> {
     let several = found.iter().any(|one| one.pid != found[0].pid);
     let mut lines: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
     for ByStack { pid, device, pool, sums, .. } in found {
@@ -61,7 +67,7 @@ pub fn write(found: &[&ByStack], which: Which, weight: Weight, out: &mut impl Wr
             let value = weight.of(sum);
             if value > 0 {
                 let mut line = lead.clone();
-                push_stack(&mut line, chosen(sum.stacks, which));
+                push_stack(&mut line, chosen(sum.stacks, which), with_lines);
                 let total = lines.entry(line).or_default();
                 *total = total.saturating_add(value);
             }
@@ -92,7 +98,7 @@ fn chosen(stacks: Stacks, which: Which) -> Option<Stack> {
 }
 
 /// Appends a stack to its line, outermost frame first. A cut one begins with the reason.
-fn push_stack(line: &mut Vec<u8>, stack: Option<Stack>) {
+fn push_stack(line: &mut Vec<u8>, stack: Option<Stack>, with_lines: bool) {
     let Some(stack) = stack else {
         line.push(b';');
         return push_frame(line, "<no stack>");
@@ -103,13 +109,16 @@ fn push_stack(line: &mut Vec<u8>, stack: Option<Stack>) {
     }
     for frame in stack.frames().iter().rev() {
         line.push(b';');
-        push_frame(line, &short(frame));
+        push_frame(line, &short(frame, with_lines));
     }
 }
 
 /// A frame without what differs between calls of one function.
-fn short(frame: &str) -> String {
+fn short(frame: &str, with_lines: bool) -> String {
     match Frame::of(frame) {
+        Frame { name, file, line: line @ 1.., python: true } if with_lines => {
+            format!("{name} ({}:{line})", file.rsplit('/').next().unwrap_or(file))
+        }
         Frame { name, file, python: true, .. } => format!("{name} ({})", file.rsplit('/').next().unwrap_or(file)),
         Frame { name, file, .. } if name.starts_with("+0x") => format!("{file}{name}"),
         Frame { name, .. } => name.to_owned(),
@@ -141,7 +150,7 @@ mod tests {
 
     fn text(found: &[&ByStack], which: Which, weight: Weight) -> String {
         let mut text = Vec::new();
-        write(found, which, weight, &mut text).expect("written");
+        write(found, (which, false), weight, &mut text).expect("written");
         String::from_utf8(text).expect("text")
     }
 
@@ -168,6 +177,21 @@ mod tests {
             text(&[&found], Which::Native, count),
             format!("{none} 1\nHal memory, npu 0;[0x99];halMemAlloc 1\n{f} 4\n")
         );
+    }
+
+    /// With lines two places of one Python function are apart.
+    #[test]
+    fn lines_of_functions() {
+        let sums = vec![
+            sum(&[], &["/x/a.py(7): C.f", "b.py(1): g"], (1, 10), (1, 10)),
+            sum(&[], &["/x/a.py(9): C.f", "b.py(1): g"], (1, 30), (1, 30)),
+        ];
+        let found = ByStack { pid: 5, device: Device::Npu(0), pool: pools::PTA, sums, left_out: 0 };
+        let mut out = Vec::new();
+        write(&[&found], (Which::Best, true), LIVE, &mut out).expect("written");
+        let lead = format!("{}, npu 0;g (b.py:1);C.f (a.py", pools::PTA.display_name());
+        assert_eq!(String::from_utf8(out).expect("text"), format!("{lead}:7) 10\n{lead}:9) 30\n"));
+        assert_eq!(text(&[&found], Which::Best, LIVE).lines().count(), 1);
     }
 
     /// Several processes are separate, and so are cut stacks; however a program names its functions, a line stays one.
@@ -198,7 +222,7 @@ mod tests {
             ("/usr/lib/x (y)/a.py(12): f.<locals>.<lambda>", "f.<locals>.<lambda> (a.py)"),
         ];
         for (frame, name) in cases {
-            assert_eq!(short(frame), name);
+            assert_eq!(short(frame, false), name);
         }
     }
 }

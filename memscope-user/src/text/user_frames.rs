@@ -48,6 +48,14 @@ pub(crate) fn of(stacks: Stacks, most: usize) -> Vec<UserFrame> {
     if own.is_empty() { frames.iter().take(most).map(short).collect() } else { own }
 }
 
+/// File and line of the innermost frame of the user's own code, where that is Python.
+#[cfg(feature = "cli")]
+pub(crate) fn line_of(stacks: Stacks) -> Option<(String, u32)> {
+    let texts = stacks.best()?.frames();
+    let own = texts.iter().map(|text| Frame::of(text)).find(is_users)?;
+    (own.python && own.line > 0).then(|| (own.file.to_owned(), own.line))
+}
+
 fn is_users(frame: &Frame<'_>) -> bool {
     if frame.python {
         return !PACKAGES.iter().any(|part| frame.file.contains(part));

@@ -228,6 +228,12 @@ impl Tracer {
         Self::new("stat").option("--pid").option(pid.to_string())
     }
 
+    /// The live screen of a running process.
+    #[must_use]
+    pub fn top(pid: u32) -> Self {
+        Self::new("top").option("--pid").option(pid.to_string())
+    }
+
     /// Writes the outputs of a capture again.
     #[must_use]
     pub fn replay(capture: &Path) -> Self {
@@ -285,7 +291,7 @@ impl Tracer {
             command.arg("--late-libraries=stop");
         }
         command.args(&options);
-        if verb != "stat" {
+        if !matches!(verb, "stat" | "top") {
             command.arg("-o").arg(folder.output_path());
         }
         if matches!(verb, "run" | "attach") {

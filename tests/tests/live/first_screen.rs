@@ -99,3 +99,16 @@ fn conditions_for_continuous_integration() {
     assert_eq!(replayed.code(), 3, "{}", replayed.said());
     assert_eq!(Tracer::replay(&leaky.folder.capture()).options(&["--fail-on", "peak>512G"]).finish().code(), 0);
 }
+
+/// A page of the trace, in one command: a file of ours that only its owner reads, and the run goes on to the end of its report.
+#[test]
+fn a_page_comes_with_the_trace() {
+    let run = scene("killed").option("--html=page.html").finish();
+    let page = run.folder.path().join("page.html");
+    let text = std::fs::read_to_string(&page).unwrap_or_else(|error| panic!("{error}: {}", run.said()));
+    assert!(text.starts_with("<!doctype html>\n<!-- memscope-bpf report -->\n"), "{}", &text[..80]);
+    assert!(text.ends_with("</html>\n") && text.contains("Content-Security-Policy"), "{}", text.len());
+    let mode = std::os::unix::fs::PermissionsExt::mode(&page.metadata().expect("a page").permissions());
+    assert_eq!(mode & 0o777, 0o600, "{}", run.said());
+    assert!(run.stdout.contains(" ✗ LEAK "), "{}", run.said());
+}

@@ -50,6 +50,7 @@ mod stat;
 mod stops;
 mod sums;
 mod throughput;
+mod top;
 mod unasked_stacks;
 mod usage;
 mod watch;

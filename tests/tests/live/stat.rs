@@ -19,7 +19,7 @@ use super::usage::Dcmi;
 const MIB: u64 = 1 << 20;
 
 /// All samples of a run that ended well.
-fn samples(run: &Run) -> Vec<Value> {
+pub(super) fn samples(run: &Run) -> Vec<Value> {
     assert_eq!(run.code(), 0, "{}", run.said());
     let samples = run.stdout.lines().map(|line| document(line.as_bytes()));
     samples.collect()
@@ -36,18 +36,18 @@ fn pool<'a>(sample: &'a Value, pid: u32, pool: &str) -> &'a Value {
     pools.iter().find(|it| it["pool"] == pool).unwrap_or_else(|| panic!("no pool {pool}: {sample:#}"))
 }
 
-fn number(value: &Value, key: &str) -> u64 {
+pub(super) fn number(value: &Value, key: &str) -> u64 {
     value[key].as_u64().unwrap_or_else(|| panic!("no number `{key}`: {value:#}"))
 }
 
 /// Waits until this many samples were printed.
-fn wait_for_samples(running: &Running, count: usize) {
+pub(super) fn wait_for_samples(running: &Running, count: usize) {
     running.wait_for_output_times("\"time_ns\"", count);
 }
 
 /// A workload that waits for a signal to begin. Its libraries are mapped from the start, so that probes are placed,
 /// too.
-fn waiting(workload: &str, arguments: &[&str]) -> Target {
+pub(super) fn waiting(workload: &str, arguments: &[&str]) -> Target {
     const SCRIPT: &str = "echo ready $$; read go < go; exec \"$@\"";
     let folder = Folder::new();
     mkfifo(&folder.path().join("go"), Mode::S_IRWXU).expect("a pipe");
@@ -60,7 +60,7 @@ fn waiting(workload: &str, arguments: &[&str]) -> Target {
     Target::start(command, folder, "ready ")
 }
 
-fn go(target: &Target) {
+pub(super) fn go(target: &Target) {
     fs::write(target.folder.path().join("go"), "\n").expect("it reads");
 }
 

@@ -26,6 +26,8 @@ use super::{Analysis, Finding, Observer};
 use crate::model::{Event, EventKind, RunEnd};
 
 pub use filter::{Condition, Filter, Matcher, Test};
+#[cfg(feature = "cli")]
+pub(crate) use window::Before;
 pub use window::{When, Window};
 
 /// The choice of events of a run.

@@ -147,8 +147,8 @@ impl Cut {
 }
 
 /// Blocks and steps that have begun before the window and have not ended: at most as many as are live in the run.
-#[derive(Debug, Default)]
-struct Before {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Before {
     taken: u64,
     /// In their order.
     events: BTreeMap<u64, Event>,
@@ -168,7 +168,7 @@ enum Begun {
 }
 
 impl Before {
-    fn take(&mut self, event: &Event) {
+    pub(crate) fn take(&mut self, event: &Event) {
         let (begun, begins) = match &event.kind {
             EventKind::Alloc(alloc) => (Begun::Block(alloc.block.allocation_id), true),
             EventKind::Free(free) => (Begun::Block(free.block.allocation_id), false),
@@ -199,7 +199,7 @@ impl Before {
 
     /// Passes the rest to `out`, as of the start of the window. Figures are those of the remaining blocks: older
     /// figures of a pool are out of date.
-    fn report(self, since_ns: u64, out: &mut dyn FnMut(&Event)) {
+    pub(crate) fn report(self, since_ns: u64, out: &mut dyn FnMut(&Event)) {
         let mut used: HashMap<(u32, Pool, Device), u64> = HashMap::default();
         for event in self.events.into_values() {
             let mut event = Event { time_ns: event.time_ns.max(since_ns), ..event };

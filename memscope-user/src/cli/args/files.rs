@@ -272,6 +272,9 @@ pub(in crate::cli) struct ExportArgs {
     /// Which stacks: those of Python where there are any and of C elsewhere, or one kind alone.
     #[arg(long, value_enum, default_value_t)]
     pub stack: ExportStack,
+    /// Python frames with their lines, in `folded`: places of one function are apart. Other formats always have lines.
+    #[arg(long)]
+    pub lines: bool,
     /// Where to write [default: stdout].
     #[arg(short = 'o', long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -290,6 +293,8 @@ pub(in crate::cli) enum ExportFormat {
     Speedscope,
     /// Live blocks at a moment and all allocations, for `go tool pprof`; compressed.
     Pprof,
+    /// Counters of layers and owners, steps, large blocks, marks over time, for `ui.perfetto.dev`.
+    Perfetto,
     /// A memory snapshot of `PyTorch`'s pool, as torch itself makes them: a pickle for `memory_viz`.
     Snapshot,
 }
@@ -335,6 +340,6 @@ pub(in crate::cli) enum ExportStack {
     C,
     /// Python.
     Python,
-    /// Both in one, Python frames where the interpreter runs them; C where that cannot be told.
+    /// Both in one, Python frames where the interpreter runs them; C where that is not known.
     Mixed,
 }

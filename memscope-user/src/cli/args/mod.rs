@@ -119,8 +119,10 @@ pub(in crate::cli) enum Command {
     Report(PageArgs),
     /// Find leaks and growth in the files of a run.
     Leaks(LeaksArgs),
-    /// Live view of host, device and pool memory.
-    #[command(visible_alias = "top")]
+    /// Live screen: how full, by whom, what grows and where.
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(TopArgs),
+    /// Figures of host, device and pool memory, sample by sample.
     Stat(StatArgs),
     /// Show what in a running process still holds device memory: variables, caches, the autograd graph.
     Holders(HoldersArgs),
@@ -200,7 +202,7 @@ pub(in crate::cli) struct CompletionsArgs {
 /// `schema`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SchemaArgs {
-    /// Kind of document: of reports, `explain`, `diff`, `compare`, `stat`, `holders`, `whatif`, `advise` or `forecast`.
+    /// Kind of document: of reports, `explain`, `diff`, `compare`, `stat`, `top`, `holders`, `whatif`, `advise` or `forecast`.
     #[arg(value_parser = crate::document::NAMES)]
     pub name: String,
 }
@@ -291,6 +293,54 @@ pub(in crate::cli) struct StatArgs {
     #[arg(long, value_name = "FILE", hide = true)]
     pub usage_library: Option<PathBuf>,
     /// Say what a lesser way of linking than this kernel offers takes.
+    #[arg(long, value_enum, hide = true)]
+    pub link: Option<Link>,
+}
+
+/// What people type.
+const TOP_EXAMPLES: &str = "Examples:
+  sudo memscope-bpf top 1234                      the screen; h shows its keys
+  sudo memscope-bpf top 1234 --once               one look, as text
+  sudo memscope-bpf top 1234 --json --interval 10s >> memory.jsonl";
+
+/// `top`.
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+#[derive(Debug, Args)]
+pub(in crate::cli) struct TopArgs {
+    /// The processes, with their children.
+    #[command(flatten)]
+    pub processes: ProcessArgs,
+    /// Time from sample to sample, at least 100ms.
+    #[arg(long, value_name = "TIME", value_parser = values::sample_interval, default_value = "1s")]
+    pub interval: Duration,
+    /// One sample as text (or as --csv or --json), after an interval.
+    #[arg(long, conflicts_with = "count")]
+    pub once: bool,
+    /// Stop after N samples.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// CSV output, a line for each pool, owner and place.
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+    /// One JSON object for each sample.
+    #[arg(long)]
+    pub json: bool,
+    /// Record no call stacks: places are sizes then. Costs the program less.
+    #[arg(long)]
+    pub no_stacks: bool,
+    /// Leave children out.
+    #[arg(long)]
+    pub no_children: bool,
+    /// Print errors only.
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+    /// What else to probe.
+    #[command(flatten)]
+    pub probes: ProbeArgs,
+    /// Ask this library instead of the driver's DCMI: for tests.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub usage_library: Option<PathBuf>,
+    /// Use a lesser way of linking than this kernel offers.
     #[arg(long, value_enum, hide = true)]
     pub link: Option<Link>,
 }

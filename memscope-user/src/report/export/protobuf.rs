@@ -7,10 +7,13 @@ pub(super) struct Message(Vec<u8>);
 impl Message {
     /// A number; 0 is left out.
     pub(super) fn number(&mut self, field: u32, value: u64) -> &mut Self {
-        if value != 0 {
-            self.varint(u64::from(field) << 3);
-            self.varint(value);
-        }
+        if value != 0 { self.present(field, value) } else { self }
+    }
+
+    /// A number that is there also if it is 0.
+    pub(super) fn present(&mut self, field: u32, value: u64) -> &mut Self {
+        self.varint(u64::from(field) << 3);
+        self.varint(value);
         self
     }
 

@@ -233,7 +233,8 @@ impl Answers {
         ] {
             for bytes in [true, false] {
                 let mut text = Vec::new();
-                folded::write(&found, folded::Which::Best, folded::Weight { bytes, live }, &mut text).expect("memory");
+                folded::write(&found, (folded::Which::Best, false), folded::Weight { bytes, live }, &mut text)
+                    .expect("memory");
                 let text = String::from_utf8(text).expect("text");
                 let weights = text.lines().filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
                 let sum = |sum: LiveSum| if bytes { sum.size_bytes } else { sum.blocks };

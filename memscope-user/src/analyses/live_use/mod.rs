@@ -1,0 +1,167 @@
+//! What is live now, by place and by owner, and how has it changed lately? For the live screen: figures of the moment, no verdict.
+//!
+//! A process that has ended keeps its last figures, until others push it out. Blocks that the end of the trace ends count as live.
+//!
+//! Memory: about 0.5 KiB for each of at most 16 384 places of a process (further ones count as one of each pool), and for each
+//! live block what naming it takes.
+
+mod points;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
+
+use self::points::Points;
+pub use self::values::{Moment, OwnerUse, PlaceUse, ProcessName};
+use super::{
+    decompose::{Lives, RuleSet},
+    growth::{Site, site_of},
+    sample::Sample,
+};
+use crate::hash::HashMap;
+use crate::model::{Block, Device, Event, EventKind, FreeCause, Name, Pool, Stacks};
+
+/// Most places of one process.
+const MAX_PLACES: usize = 1 << 14;
+/// Ended processes whose last figures are kept.
+const MAX_ENDED: usize = 16;
+
+/// Counts what is live.
+#[derive(Debug)]
+pub struct LiveUse {
+    lives: Lives,
+    running: BTreeMap<u32, Process>,
+    /// The latest last.
+    ended: Vec<(u32, Process)>,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    command: Option<Arc<str>>,
+    places: HashMap<(Device, Site), Sum>,
+    owners: HashMap<(Device, Pool, Option<Name>), Sum>,
+    places_full: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Sum {
+    blocks: u64,
+    bytes: u64,
+    peak_bytes: u64,
+    points: Points,
+}
+
+impl LiveUse {
+    /// Owners are named by these rules.
+    #[must_use]
+    pub fn new(rules: Arc<RuleSet>) -> Self {
+        Self { lives: Lives::new(rules), running: BTreeMap::new(), ended: Vec::new() }
+    }
+
+    /// Takes an event, in time order.
+    pub fn observe(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Alloc(alloc) => {
+                let owner = self.lives.came(event, alloc, true).and_then(|came| self.lives.owner(&came.live));
+                self.running.entry(event.pid).or_default().came(&alloc.block, owner);
+            }
+            // What the end of the process or of the trace ends was live to the last.
+            EventKind::Free(free) if matches!(free.cause, FreeCause::TraceEnd | FreeCause::ProcessEnd) => {}
+            EventKind::Free(free) => {
+                let owner = self.lives.went(event, free).and_then(|went| self.lives.owner(&went.live));
+                if let Some(process) = self.running.get_mut(&event.pid) {
+                    process.went(&free.block, owner);
+                }
+            }
+            EventKind::StepEnd { .. } => self.lives.step(event),
+            EventKind::ProcessStart(start) => {
+                self.running.entry(event.pid).or_default().command = Some(Arc::clone(&start.command));
+            }
+            EventKind::ProcessEnd => self.end(event.pid),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, pid: u32) {
+        drop(self.lives.left(pid));
+        self.ended.extend(self.running.remove(&pid).map(|process| (pid, process)));
+        let excess = self.ended.len().saturating_sub(MAX_ENDED);
+        self.ended.drain(..excess);
+    }
+
+    /// Everything at the moment of a sample: places and owners with live blocks, those with the most bytes first.
+    pub fn look(&mut self, sample: Sample) -> Moment {
+        let mut moment =
+            Moment { sample, names: Vec::new(), owners: Vec::new(), places: Vec::new(), places_full: false };
+        let time_ns = moment.sample.time_ns;
+        let ended = self.ended.iter_mut().map(|(pid, process)| (*pid, process));
+        for (pid, process) in self.running.iter_mut().map(|(pid, process)| (*pid, process)).chain(ended) {
+            process.look(pid, time_ns, &mut moment);
+        }
+        moment
+            .places
+            .sort_unstable_by_key(|it| (Reverse(it.live_bytes), it.pid, it.device, it.site.pool, it.site.stacks));
+        moment.owners.sort_unstable_by_key(|it| (Reverse(it.live_bytes), it.pid, it.device, it.pool, it.owner));
+        moment
+    }
+}
+
+impl Process {
+    fn came(&mut self, block: &Block, owner: Option<Name>) {
+        let mut key = (block.device, site_of(block));
+        if self.places.len() >= MAX_PLACES && !self.places.contains_key(&key) {
+            self.places_full = true;
+            key.1 = others(block.pool);
+        }
+        self.places.entry(key).or_default().rise(block.size_bytes);
+        self.owners.entry((block.device, block.pool, owner)).or_default().rise(block.size_bytes);
+    }
+
+    fn went(&mut self, block: &Block, owner: Option<Name>) {
+        let mut key = (block.device, site_of(block));
+        if !self.places.contains_key(&key) {
+            key.1 = others(block.pool);
+        }
+        let owner = (block.device, block.pool, owner);
+        for sum in [self.places.get_mut(&key), self.owners.get_mut(&owner)].into_iter().flatten() {
+            sum.fall(block.size_bytes);
+        }
+    }
+
+    fn look(&mut self, pid: u32, time_ns: u64, moment: &mut Moment) {
+        moment.places_full |= self.places_full;
+        moment.names.extend(self.command.as_ref().map(|command| ProcessName { pid, command: command.to_string() }));
+        for (&(device, site), sum) in &mut self.places {
+            let change = sum.points.take(time_ns, sum.bytes);
+            let Sum { blocks, bytes, peak_bytes, ref points } = *sum;
+            let recent = points.bytes();
+            let place = PlaceUse { pid, device, site, blocks, live_bytes: bytes, peak_bytes, change, recent };
+            moment.places.extend((blocks > 0).then_some(place));
+        }
+        for (&(device, pool, owner), sum) in &mut self.owners {
+            let change = sum.points.take(time_ns, sum.bytes);
+            let Sum { blocks, bytes, peak_bytes, .. } = *sum;
+            let owner = OwnerUse { pid, device, pool, owner, blocks, live_bytes: bytes, peak_bytes, change };
+            moment.owners.extend((blocks > 0).then_some(owner));
+        }
+    }
+}
+
+impl Sum {
+    fn rise(&mut self, bytes: u64) {
+        self.blocks += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.peak_bytes = self.peak_bytes.max(self.bytes);
+    }
+
+    fn fall(&mut self, bytes: u64) {
+        self.blocks = self.blocks.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+/// Stands for the places beyond [`MAX_PLACES`].
+fn others(pool: Pool) -> Site {
+    Site { pool, stacks: Stacks::default(), size_bytes: None, module_id: None, caller: None }
+}

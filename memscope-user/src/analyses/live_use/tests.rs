@@ -1,0 +1,74 @@
+use super::*;
+use crate::analyses::script::Script;
+use crate::backend::ascend::pools;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn sample(time_ns: u64) -> Sample {
+    Sample { time_ns, interval_ns: SECOND, last: false, lost: 0, devices: None, processes: Vec::new() }
+}
+
+fn shown(live: &mut LiveUse, time_ns: u64) -> Vec<(u64, u64, u64, Option<i64>)> {
+    let change = |place: &PlaceUse| place.change.map(|change| change.change_bytes);
+    let moment = live.look(sample(time_ns));
+    moment.places.iter().map(|it| (it.blocks, it.live_bytes, it.peak_bytes, change(it))).collect()
+}
+
+/// Two places: of the first three blocks of 100 bytes and one that goes, of the second one of 50 which the trace ends.
+#[test]
+fn places_and_their_changes() {
+    let mut script = Script::new(7, Device::Npu(0));
+    script.stacks(&["a.py(1): f"], &[]);
+    script.alloc(pools::PTA, 0x100, 100).alloc(pools::PTA, 0x200, 100);
+    let first = script.events().len();
+    script.alloc(pools::PTA, 0x300, 100).free(pools::PTA, 0x100);
+    script.stacks(&["b.py(2): g"], &[]);
+    script.alloc(pools::PTA, 0x400, 50).end(FreeCause::TraceEnd, pools::PTA, 0x400);
+    let mut live = LiveUse::new(Arc::new(RuleSet::builtin()));
+    script.events()[..first].iter().for_each(|event| live.observe(event));
+    assert_eq!(shown(&mut live, 10 * SECOND), [(2, 200, 200, None)]);
+    script.events()[first..].iter().for_each(|event| live.observe(event));
+    // Three were live at once. The second place is new.
+    assert_eq!(shown(&mut live, 40 * SECOND), [(2, 200, 300, Some(0)), (1, 50, 50, None)]);
+    // The first point is a minute old now and counts; one later it is gone.
+    assert_eq!(shown(&mut live, 70 * SECOND), [(2, 200, 300, Some(0)), (1, 50, 50, Some(0))]);
+}
+
+/// Owners add up to the places, and a process that has ended keeps what it held.
+#[test]
+fn ended_processes_keep_their_last_figures() {
+    let mut script = Script::new(7, Device::Npu(0));
+    script.alloc(pools::PTA, 0x100, 512).alloc(pools::PTA, 0x400, 1024).free(pools::PTA, 0x100);
+    script.end(FreeCause::ProcessEnd, pools::PTA, 0x400).process_end();
+    let mut live = LiveUse::new(Arc::new(RuleSet::builtin()));
+    script.events().iter().for_each(|event| live.observe(event));
+    let moment = live.look(sample(SECOND));
+    let sizes: Vec<_> = moment.places.iter().map(|it| (it.site.size_bytes, it.live_bytes)).collect();
+    // Without stacks a place is a size.
+    assert_eq!(sizes, [(Some(1024), 1024)]);
+    assert_eq!(moment.owners.iter().map(|it| (it.blocks, it.live_bytes)).collect::<Vec<_>>(), [(1, 1024)]);
+    for pid in 100..150 {
+        let mut script = Script::new(pid, Device::Npu(0));
+        script.alloc(pools::PTA, 0x100, 1).end(FreeCause::ProcessEnd, pools::PTA, 0x100).process_end();
+        script.events().iter().for_each(|event| live.observe(event));
+    }
+    assert_eq!(live.look(sample(SECOND)).places.len(), MAX_ENDED);
+}
+
+/// Beyond the most places blocks count as one place of their pool, also when they go.
+#[test]
+fn places_are_bounded() {
+    let mut script = Script::new(7, Device::Npu(0));
+    let most = MAX_PLACES as u64;
+    for size in 1..=most + 3 {
+        script.alloc(pools::PTA, size << 20, size);
+    }
+    script.free(pools::PTA, (most + 2) << 20);
+    let mut live = LiveUse::new(Arc::new(RuleSet::builtin()));
+    script.events().iter().for_each(|event| live.observe(event));
+    let moment = live.look(sample(SECOND));
+    assert!(moment.places_full && moment.places.len() == MAX_PLACES + 1);
+    // Of the last three the middle one is gone: 16385 and 16387 bytes are left.
+    let others: Vec<_> = moment.places.iter().filter(|it| it.site.size_bytes.is_none()).collect();
+    assert_eq!(others.iter().map(|it| (it.blocks, it.live_bytes)).collect::<Vec<_>>(), [(2, 2 * most + 4)]);
+}

@@ -1,0 +1,78 @@
+//! What the live screen shows, as values.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::analyses::{
+    growth::Site,
+    sample::{Change, Sample},
+};
+use crate::model::{Device, Name, Pool};
+
+/// A sample, with owners and places.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct Moment {
+    /// Devices, processes and pools.
+    #[serde(flatten)]
+    pub sample: Sample,
+    /// Names of the processes.
+    pub names: Vec<ProcessName>,
+    /// Live blocks by owner, those with the most bytes first. Layers nest: bytes of different pools are never added up.
+    pub owners: Vec<OwnerUse>,
+    /// The same by place.
+    pub places: Vec<PlaceUse>,
+    /// There were more places than can be kept: the others are one place of their pool, without a stack.
+    pub places_full: bool,
+}
+
+/// A process's program.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct ProcessName {
+    /// Process.
+    pub pid: u32,
+    /// Short name of its program.
+    pub command: String,
+}
+
+/// Live blocks of one owner.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct OwnerUse {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: Device,
+    /// Pool.
+    pub pool: Pool,
+    /// The owner as known while blocks live; `None` where no rule names it.
+    pub owner: Option<Name>,
+    /// Live blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Highest live bytes so far.
+    pub peak_bytes: u64,
+    /// How the live bytes have changed lately.
+    pub change: Option<Change>,
+}
+
+/// Live blocks of one place.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct PlaceUse {
+    /// Process.
+    pub pid: u32,
+    /// Device.
+    pub device: Device,
+    /// The place.
+    pub site: Site,
+    /// Live blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Highest live bytes so far.
+    pub peak_bytes: u64,
+    /// How the live bytes have changed lately.
+    pub change: Option<Change>,
+    /// Live bytes of the last minute, the oldest first.
+    #[serde(skip)]
+    pub recent: Vec<u64>,
+}

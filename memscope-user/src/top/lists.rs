@@ -1,0 +1,165 @@
+//! Owners and places, as lists.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+
+use super::state::State;
+use super::view::{Sort, View};
+use super::words::{bytes, clean, curve, cut, per_minute, rate};
+use crate::analyses::live_use::{Moment, OwnerUse, PlaceUse};
+use crate::analyses::sample::PoolSample;
+use crate::model::{Device, Pool, Stack};
+use crate::text::user_frames;
+
+/// Columns of an owner.
+const OWNER_COLUMNS: usize = 30;
+
+/// Places that are shown, in their order.
+pub(super) fn places<'a>(state: &'a State, view: &View) -> Vec<&'a PlaceUse> {
+    let Some(moment) = state.moment() else { return Vec::new() };
+    let shown = Shown::new(moment, view);
+    let mut places: Vec<&PlaceUse> =
+        moment.places.iter().filter(|it| shown.has(it.pid, it.device, it.site.pool)).collect();
+    match view.sort {
+        // Those that grow, then those with the most bytes.
+        Sort::Growth => places.sort_by_key(|it| Reverse((per_minute(it.change).unwrap_or(0).max(0), it.live_bytes))),
+        Sort::Live => places.sort_by_key(|it| Reverse(it.live_bytes)),
+        Sort::Peak => places.sort_by_key(|it| Reverse(it.peak_bytes)),
+        Sort::Blocks => places.sort_by_key(|it| Reverse(it.blocks)),
+    }
+    places
+}
+
+/// Which layers are shown: pools, and the driver where there are none, so that no byte is listed twice.
+struct Shown<'a> {
+    view: &'a View,
+    pooled: BTreeSet<(u32, Device)>,
+}
+
+impl<'a> Shown<'a> {
+    fn new(moment: &Moment, view: &'a View) -> Self {
+        let pooled = moment.owners.iter().filter(|it| !it.pool.is_base()).map(|it| (it.pid, it.device));
+        Self { view, pooled: pooled.collect() }
+    }
+
+    fn has(&self, pid: u32, device: Device, pool: Pool) -> bool {
+        let layer = match self.view.layer {
+            Some(layer) => layer == pool,
+            None => !pool.is_driver() || !self.pooled.contains(&(pid, device)),
+        };
+        layer && self.view.pid.is_none_or(|chosen| chosen == pid)
+    }
+}
+
+/// Lines of owners, at most `most` and a title.
+pub(super) fn owner_lines(state: &State, view: &View, most: usize) -> Vec<Line<'static>> {
+    let Some(moment) = state.moment() else { return Vec::new() };
+    let shown = Shown::new(moment, view);
+    let owners: Vec<&OwnerUse> = moment.owners.iter().filter(|it| shown.has(it.pid, it.device, it.pool)).collect();
+    let mut lines = vec![title(format!(
+        " {:<OWNER_COLUMNS$} {:>10} {:>10} {:>11} {:>8}",
+        "OWNER", "LIVE", "PEAK", "+/MIN", "BLOCKS"
+    ))];
+    let before = before_attach(moment, &shown);
+    for owner in owners.iter().take(most.saturating_sub(before.len())) {
+        // What no rule names is no owner of that name.
+        let name =
+            owner.owner.map_or_else(|| format!("not named ({})", owner.pool.event_type()), |it| clean(it.as_str()));
+        lines.push(Line::raw(format!(
+            " {:<OWNER_COLUMNS$} {:>10} {:>10} {:>11} {:>8}",
+            cut(&name, OWNER_COLUMNS),
+            bytes(owner.live_bytes),
+            bytes(owner.peak_bytes),
+            rate(per_minute(owner.change)),
+            owner.blocks
+        )));
+    }
+    lines.extend(before);
+    lines
+}
+
+/// Bytes that pools have handed out before the trace: no place is known of them.
+fn before_attach(moment: &Moment, shown: &Shown<'_>) -> Vec<Line<'static>> {
+    let mut bytes_before = 0_u64;
+    for process in &moment.sample.processes {
+        let unseen = |pool: &&PoolSample| shown.has(process.pid, pool.device, pool.pool);
+        bytes_before += process.pools.iter().filter(unseen).map(|pool| pool.unseen_bytes).sum::<u64>();
+    }
+    let line = || Line::raw(format!(" {:<OWNER_COLUMNS$} {:>10}", "before attach", bytes(bytes_before)));
+    (bytes_before > 0).then(line).into_iter().collect()
+}
+
+/// Lines of places, at most `most` and a title; the chosen one is among them.
+pub(super) fn place_lines(state: &State, view: &View, most: usize, width: usize) -> Vec<Line<'static>> {
+    const FIGURES: usize = 46;
+    let all = places(state, view);
+    let columns = width.saturating_sub(FIGURES + 1).max(16);
+    let head = format!(" {:<columns$} {:>9} {:>10} {:>7} {:<14}", "PLACE", "LIVE", "+/MIN", "BLOCKS", "LAST MINUTE");
+    let mut lines = vec![title(head)];
+    let first = (view.chosen + 1).saturating_sub(most);
+    for (at, place) in all.iter().enumerate().skip(first).take(most) {
+        let growth = per_minute(place.change);
+        let text = format!(
+            " {:<columns$} {:>9} {:>10} {:>7} {:<14}",
+            cut(&place_name(place, view), columns),
+            bytes(place.live_bytes),
+            rate(growth),
+            place.blocks,
+            curve(&place.recent, 14)
+        );
+        let chosen = if at == view.chosen { Modifier::REVERSED } else { Modifier::empty() };
+        lines.push(Line::styled(text, Style::new().add_modifier(chosen)));
+    }
+    lines
+}
+
+/// The innermost frame of the user's code, then its caller.
+fn place_name(place: &PlaceUse, view: &View) -> String {
+    let frames = if view.all_frames {
+        let stack = place.site.stacks.best();
+        stack.into_iter().flat_map(Stack::frames).take(2).map(|frame| clean(&frame)).collect()
+    } else {
+        let frames = user_frames::of(place.site.stacks, 2);
+        frames.iter().map(|frame| clean(&format!("{} {}", frame.at, frame.function))).collect::<Vec<_>>()
+    };
+    if frames.is_empty() {
+        let pool = place.site.pool.event_type();
+        return match place.site.size_bytes {
+            Some(size) => format!("{pool}: blocks of {}", bytes(size)),
+            None => format!("{pool}: other places"),
+        };
+    }
+    frames.join(" ← ")
+}
+
+/// The whole stack of the chosen place.
+pub(super) fn stack_lines(state: &State, view: &View, most: usize) -> Vec<Line<'static>> {
+    let places = places(state, view);
+    let Some(place) = places.get(view.chosen) else { return vec![Line::raw(" no place is chosen")] };
+    let layer = clean(place.site.pool.event_type());
+    let mut lines = vec![title(format!(" CALL STACK, innermost first ({layer}, pid {})", place.pid))];
+    let frames: Vec<String> = if view.all_frames {
+        place.site.stacks.best().into_iter().flat_map(Stack::frames).map(|frame| clean(&frame)).collect()
+    } else {
+        let frames = user_frames::of(place.site.stacks, usize::MAX);
+        frames.iter().map(|frame| clean(&format!("{} {}", frame.at, frame.function))).collect()
+    };
+    if frames.is_empty() {
+        lines.push(Line::raw("   no call stack is known"));
+    }
+    let room = most.saturating_sub(2);
+    lines.extend(frames.iter().take(room).map(|frame| Line::raw(format!("   {frame}"))));
+    let more = frames.len().saturating_sub(room);
+    if more > 0 {
+        lines.push(Line::raw(format!("   … and {more} more")));
+    }
+    lines
+}
+
+/// The head of a list.
+pub(super) fn title(text: String) -> Line<'static> {
+    Line::styled(text, Style::new().add_modifier(Modifier::BOLD))
+}

@@ -1,0 +1,257 @@
+//! Hand-made moments on screens of several sizes.
+
+use std::sync::{Arc, Mutex};
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::screen::lines_of;
+use super::view::Input;
+use super::*;
+use crate::analyses::decompose::RuleSet;
+use crate::analyses::device_use::DeviceUse;
+use crate::analyses::live_use::{LiveUse, Moment};
+use crate::analyses::sample::{Change, PoolSample, ProcessSample, Sample};
+use crate::analyses::script::Script;
+use crate::backend::ascend::pools;
+use crate::model::{Device, EventKind, FreeCause, Pool};
+
+const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+const SECOND: u64 = 1_000_000_000;
+const START_NS: u64 = 1_795_600_000 * SECOND;
+
+fn pool(pool: Pool, live_bytes: u64) -> PoolSample {
+    PoolSample {
+        device: Device::Npu(0),
+        pool,
+        live_blocks: 3,
+        live_bytes,
+        unseen_bytes: 0,
+        peak_bytes: live_bytes + MIB,
+        recent: Some(Change { span_ns: 30 * SECOND, change_bytes: 6 << 20 }),
+        allocations: 10,
+        frees: 7,
+        failed: 0,
+        allocations_per_second: Some(1900.0),
+        frees_per_second: Some(2.5),
+        space: None,
+        unknown_bytes: None,
+    }
+}
+
+/// Two places in a pool, of one process; the first grows by 64 MiB between the moments.
+fn moments(command: &str, file: &str) -> Vec<Moment> {
+    let mut live = LiveUse::new(Arc::new(RuleSet::builtin()));
+    let mut script = Script::new(4711, Device::Npu(0));
+    script.stacks(&[&format!("{file}(15): Cache.remember"), "serve.py(34): main"], &[]);
+    script.alloc(pools::HAL, 0x1000, GIB).alloc(pools::PTA, 0x1000, 64 * MIB);
+    script.stacks(&["/usr/lib/python3/site-packages/torch/nn/linear.py(7): __init__", "serve.py(3): load"], &[]);
+    script.alloc(pools::PTA, 0x900_0000, 512 * MIB);
+    let before = script.events().len();
+    script.stacks(&[&format!("{file}(15): Cache.remember"), "serve.py(34): main"], &[]);
+    script.alloc(pools::PTA, 0x3900_0000, 64 * MIB);
+    let processes = |live: u64| {
+        let pools = vec![pool(pools::HAL, GIB), PoolSample { failed: 2, ..pool(pools::PTA, live * MIB) }];
+        vec![ProcessSample { pid: 4711, host: None, recent: None, pools }]
+    };
+    let device = |used_bytes, time_ns| DeviceUse {
+        device: Device::Npu(0),
+        time_ns,
+        used_bytes,
+        total_bytes: 64 * GIB,
+        processes: None,
+    };
+    let sample = |time_ns, used, live| Sample {
+        time_ns,
+        interval_ns: SECOND,
+        last: false,
+        lost: 0,
+        devices: Some(vec![device(used, time_ns)]),
+        processes: processes(live),
+    };
+    script.events()[..before].iter().for_each(|event| live.observe(event));
+    let first = live.look(sample(START_NS, 31 * GIB, 576));
+    script.events()[before..].iter().for_each(|event| live.observe(event));
+    let second = live.look(sample(START_NS + 30 * SECOND, 32 * GIB, 640));
+    let mut moments = vec![first, second];
+    for moment in &mut moments {
+        moment.names = vec![crate::analyses::live_use::ProcessName { pid: 4711, command: command.to_owned() }];
+    }
+    moments
+}
+
+fn state() -> State {
+    let mut state = State::default();
+    for moment in moments("serve.py", "serve.py") {
+        state.take(moment);
+    }
+    state
+}
+
+fn drawn(state: &State, view: &View, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a screen in memory");
+    terminal.draw(|frame| draw(state, view, frame.area(), frame.buffer_mut())).expect("drawn");
+    lines_of(terminal.backend().buffer())
+}
+
+fn line<'a>(lines: &'a [String], word: &str) -> &'a str {
+    lines.iter().find(|line| line.contains(word)).unwrap_or_else(|| panic!("no `{word}`: {lines:#?}"))
+}
+
+/// How full, how fast, when full; the pool's figures; what grows is first, though the other place holds more.
+#[test]
+fn eighty_columns() {
+    let lines = drawn(&state(), &View::default(), 80, 24);
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{lines:#?}");
+    assert!(
+        lines[0].starts_with(" memscope-bpf top  serve.py (pid 4711)") && lines[0].ends_with("lost 0"),
+        "{lines:#?}"
+    );
+    // 1 GiB in 30 s; 32 GiB are left: 16 minutes.
+    assert_eq!(lines[1], " npu:0   32.0 GiB of 64.0 GiB █████░░░░░ 50 %  +2.0 GiB/min  full in 16 min");
+    let pta = line(&lines, "PTA npu:0");
+    // 6 MiB in 30 s. The last column does not fit: what failed is beside it on wider screens.
+    assert_eq!(
+        pta.split_whitespace().collect::<Vec<_>>()[2..],
+        ["640.0", "MiB", "641.0", "MiB", "+12.0", "MiB", "–", "1900", "2.5"]
+    );
+    let places: Vec<&String> = lines.iter().skip_while(|line| !line.contains("PLACE")).skip(1).take(3).collect();
+    assert!(
+        places[0].starts_with(" serve.py:15 Cache.remember ← ser")
+            && places[0].contains("128.0 MiB +128.0 MiB       2")
+    );
+    // The user's frame, not torch's; it has not changed.
+    assert!(
+        places[1].starts_with(" serve.py:3 load") && places[1].contains("512.0 MiB          0       1"),
+        "{}",
+        places[1]
+    );
+    // Driver blocks are those of the pool, so they are not listed as well.
+    assert_eq!(places[2], "");
+    assert!(lines[23].contains("q quit") && lines[23].contains("sort: growth"));
+}
+
+#[test]
+fn wide_screens_have_more() {
+    let lines = drawn(&state(), &View::default(), 200, 50);
+    assert!(line(&lines, "PTA npu:0").ends_with("FAILED 2"));
+    assert!(line(&lines, "Cache.remember").contains("serve.py:34 main"));
+    // 576 MiB of both places at first: owners have all of what is live.
+    assert!(line(&lines, "OWNER").contains("BLOCKS"));
+}
+
+/// A screen of any size, and a state without anything, is drawn.
+#[test]
+fn small_screens() {
+    for (width, height) in [(1, 1), (10, 2), (40, 6), (80, 1)] {
+        drawn(&state(), &View::default(), width, height);
+        drawn(&State::default(), &View::default(), width, height);
+    }
+    let lines = drawn(&State::default(), &View::default(), 80, 3);
+    assert_eq!(lines[0], " memscope-bpf top  waiting for the first sample");
+}
+
+/// Names that a terminal would obey, or that would forge a line.
+#[test]
+fn hostile_names() {
+    let mut state = State::default();
+    let name = "x\x1b]0;owned\x07\u{202e}\nfull";
+    for moment in moments(name, name) {
+        state.take(moment);
+    }
+    state.say(name.to_owned());
+    let mut view = View::default();
+    for key in [Input::Enter, Input::Letter('f')] {
+        let text = drawn(&state, &view, 120, 30).concat() + &text(&state, 100);
+        let bad = |character: char| (character.is_control() && character != '\n') || character == '\u{202e}';
+        assert!(!text.contains(bad), "{text:?}");
+        assert!(text.contains("\\u{202e}"), "{text}");
+        view.key(key, &state);
+    }
+}
+
+/// Each key does what the help says.
+#[test]
+fn keys() {
+    let state = state();
+    let mut view = View::default();
+    let press = |view: &mut View, keys: &str| keys.chars().map(|key| view.key(Input::Letter(key), &state)).last();
+    assert_eq!(press(&mut view, "q"), Some(Action::Quit));
+    assert_eq!(press(&mut view, "r"), Some(Action::Report));
+    press(&mut view, "s");
+    let lines = drawn(&state, &view, 80, 24);
+    // By live bytes the larger one is first.
+    let first = lines.iter().skip_while(|line| !line.contains("PLACE")).nth(1).expect("a place");
+    assert!(first.contains("load") && lines[23].contains("sort: live"), "{first}");
+    press(&mut view, " ");
+    assert!(view.is_paused() && drawn(&state, &view, 80, 24)[0].contains("PAUSED"));
+    // The driver alone: its block of 1 GiB.
+    press(&mut view, "l");
+    assert!(line(&drawn(&state, &view, 80, 24), "Cache.remember").contains("1.0 GiB"));
+    press(&mut view, "pp");
+    assert_eq!(view.pid, None);
+    // There is one line, so the choice stays on it.
+    view.key(Input::Down, &state);
+    assert_eq!(view.chosen, 0);
+    view.key(Input::Enter, &state);
+    assert!(line(&drawn(&state, &view, 80, 24), "CALL STACK").contains("pid 4711"));
+    assert_eq!(view.key(Input::Escape, &state), Action::Draw);
+    press(&mut view, "?");
+    assert!(line(&drawn(&state, &view, 80, 24), "KEYS").contains("KEYS"));
+    assert_eq!((view.key(Input::Escape, &state), view.key(Input::Escape, &state)), (Action::Draw, Action::Quit));
+}
+
+/// Without the driver's figures the driver's blocks count, and no total is made up.
+#[test]
+fn no_driver_figures() {
+    let mut state = State::default();
+    for mut moment in moments("serve.py", "serve.py") {
+        moment.sample.devices = None;
+        state.take(moment);
+    }
+    let lines = drawn(&state, &View::default(), 100, 24);
+    assert_eq!(lines[1], " npu:0   1.0 GiB of the driver in use, 0/min; total unknown (doctor says why)");
+}
+
+#[test]
+fn csv_lines() {
+    let [_, moment] = &moments("serve.py", "serve.py")[..] else { panic!("two moments") };
+    let mut text = Vec::new();
+    write_csv(moment, &mut text).expect("written");
+    let text = String::from_utf8(text).expect("UTF-8");
+    let time_ns = START_NS + 30 * SECOND;
+    let place = format!("{time_ns},4711,npu:0,PTA,place,serve.py:15 Cache.remember,134217728,2,134217728");
+    assert!(text.lines().any(|line| line == place), "{text}");
+    assert!(text.lines().all(|line| line.matches(',').count() == CSV_HEADER.matches(',').count()), "{text}");
+}
+
+/// What was live before the kept part comes first, and each block ends once, whatever was kept.
+#[test]
+fn the_last_minutes_are_a_whole_run() {
+    let mut script = Script::new(4711, Device::Npu(0));
+    script.alloc(pools::PTA, 0x100, 100).alloc(pools::PTA, 0x200, 200).free(pools::PTA, 0x100);
+    script.alloc(pools::PTA, 0x300, 300).end(FreeCause::TraceEnd, pools::PTA, 0x300);
+    let mut recent = Recent::default();
+    let eleven_minutes_ns = 660 * SECOND;
+    for (at, event) in script.events().iter().enumerate() {
+        let mut event = event.clone();
+        // The first three are older than what is kept.
+        event.time_ns += if at < 3 { 0 } else { eleven_minutes_ns };
+        recent.take(&event);
+    }
+    let seen = Mutex::new(Vec::new());
+    let end = recent.replay(5, &mut |event| {
+        let what = match &event.kind {
+            EventKind::Alloc(alloc) => ('+', alloc.block.size_bytes, alloc.restored),
+            EventKind::Free(free) => ('-', free.block.size_bytes, free.cause == FreeCause::TraceEnd),
+            _ => return,
+        };
+        seen.lock().expect("unlocked").push(what);
+    });
+    assert_eq!(
+        seen.into_inner().expect("unlocked"),
+        [('+', 200, true), ('+', 300, false), ('-', 200, true), ('-', 300, true)]
+    );
+    assert_eq!((end.lost, end.start_ns), (5, end.time_ns));
+}
