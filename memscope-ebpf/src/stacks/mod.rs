@@ -6,14 +6,19 @@ mod slot_lock;
 
 use core::ffi::c_void;
 
-use aya_ebpf::bindings::pt_regs;
+use aya_ebpf::{bindings::pt_regs, macros::map, maps::Array};
 use memscope_common::{
     ProbeRow,
     stack::{STACK_NATIVE, STACK_NATIVE_WITHOUT_PYTHON, STACK_PYTHON},
 };
 
 pub(crate) use self::python::code_freed;
-use crate::{regs, settings::setting, thread::Thread, verifier::write_once};
+use crate::{
+    regs,
+    settings::setting,
+    thread::Thread,
+    verifier::{read_once, write_once},
+};
 
 /// A child has the interpreter of its parent.
 #[inline(always)]
@@ -31,10 +36,22 @@ pub(crate) fn forget(tgid: u32) {
     }
 }
 
+/// `STACK_*` bits of stacks that are not taken at the moment: a tracer that has a budget changes them while it runs.
+#[map]
+static STACKS_LEFT_OUT: Array<u32> = Array::with_max_entries(1, 0);
+
 /// The stacks that the row's records carry: `STACK_*` bits.
 #[inline(always)]
 fn wanted(row: &ProbeRow) -> u8 {
-    row.stacks & setting!(stacks) as u8
+    let wanted = row.stacks & setting!(stacks) as u8;
+    if wanted == 0 {
+        return 0;
+    }
+    match STACKS_LEFT_OUT.get(0) {
+        // SAFETY: a live map value.
+        Some(left_out) => wanted & !(unsafe { read_once(left_out) } as u8),
+        None => wanted,
+    }
 }
 
 /// Whether the row's records carry stacks.

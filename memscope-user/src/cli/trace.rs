@@ -344,7 +344,7 @@ impl Listener for Console {
         if quiet || shared || !terminal::shows_messages() {
             return;
         }
-        let Progress { figures, lost_records, disk } = progress;
+        let Progress { figures, lost_records, disk, .. } = progress;
         let devices: Vec<String> = figures
             .live_bytes
             .iter()

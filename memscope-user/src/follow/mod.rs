@@ -457,6 +457,15 @@ impl Follow {
         Ok(())
     }
 
+    /// A process leaves the trace. Its children stay.
+    pub fn leave(&mut self, kernel: &mut Kernel, pid: u32) -> Result<(), KernelError> {
+        kernel.forget(pid)?;
+        if self.processes.contains_key(&pid) {
+            self.remove(pid);
+        }
+        Ok(())
+    }
+
     fn remove(&mut self, pid: u32) {
         self.processes.remove(&pid);
         if let Some(interpreters) = &mut self.interpreters {

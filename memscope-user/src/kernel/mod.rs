@@ -3,6 +3,7 @@
 //! `links` puts probes into files, `tracepoints` follows processes, `processes` and `maps` write and read the object's
 //! maps. `same_file` and `tracers` query the kernel by experiment, `semaphore` announces the tracer to scripts.
 
+mod cost;
 mod error;
 pub mod features;
 mod links;
@@ -19,6 +20,7 @@ mod tracepoints;
 #[cfg(feature = "cli")]
 pub mod tracers;
 
+pub use cost::{LeftOutStacks, ProgramTime};
 pub use error::KernelError;
 pub(crate) use error::map_error;
 pub use links::{ObjectPoint, Point, PointKind};

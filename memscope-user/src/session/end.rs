@@ -21,7 +21,9 @@ impl Loop {
     pub(super) fn finish(mut self, end: End, never_ran: bool) -> Summary {
         let took = self.started.elapsed();
         let (unopened, silenced) = self.stop(&end);
-        let Self { mut target, stream, mut work, side, monitor, mut urgent, mut faults, handles, speaker, .. } = self;
+        let Self {
+            mut target, stream, mut work, side, monitor, mut urgent, mut faults, handles, speaker, stays, ..
+        } = self;
         let enter = |phase| handles.shared.enter(phase, &**speaker.listener());
         let Stream { reader, capture, .. } = stream;
         reader.finish();
@@ -41,7 +43,7 @@ impl Loop {
         }
         target.report_interpreters();
         let traced_any = target.follow.libraries().found_any() || work.gauge.figures().events > 0;
-        if !never_ran && !traced_any {
+        if !never_ran && !traced_any && !stays {
             target.report_nothing_traced();
         }
         let Target { kernel, follow, child, .. } = target;

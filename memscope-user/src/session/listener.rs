@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::ControlFlow, panic::Location, path::PathBuf, sync::Arc, time::Duration};
 
-use super::{End, disk::DiskUse, error::Refusal, gauge::Figures, log::RunLog};
+use super::{End, cost::ProgramCost, disk::DiskUse, error::Refusal, gauge::Figures, log::RunLog};
 use crate::{
     analyses::{Finding, sample::Sample},
     model::Event,
@@ -133,6 +133,8 @@ pub struct Progress {
     pub lost_records: u64,
     /// Size and growth of the files.
     pub disk: DiskUse,
+    /// What the BPF programs took when they were last measured, where the options ask for that and the kernel allows it.
+    pub programs: Option<ProgramCost>,
 }
 
 /// What came of a trace.

@@ -6,7 +6,7 @@ use super::{
     TraceError,
     log::Speaker,
     operators,
-    options::{LateLibraries, TraceOptions},
+    options::{LateLibraries, TraceOptions, Traced},
     side, stacks,
     text::unserved_text,
 };
@@ -81,7 +81,9 @@ pub(super) fn start_follow(
     let follow_options =
         FollowOptions { always: looks_at_processes, ..follow_options(options, starts, kernel, speaker) };
     let mut follow = Follow::new(follow_options, libraries, &options.probes, guard, waits);
-    if stacks.automatic && stacks != (StackOptions { automatic: true, ..StackOptions::default() }) {
+    // A trace that processes join documents its stacks elsewhere.
+    let is_asked = matches!(options.traced, Traced::Joining) || !stacks.automatic;
+    if !is_asked && stacks != (StackOptions { automatic: true, ..StackOptions::default() }) {
         speaker.info(format_args!("{UNASKED_STACKS}"));
     }
     if let Some(why) = kernel.no_python() {

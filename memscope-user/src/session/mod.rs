@@ -16,6 +16,7 @@
 
 #[cfg(test)]
 mod books;
+mod cost;
 mod disk;
 mod end;
 mod error;
@@ -23,6 +24,7 @@ pub(crate) mod files;
 mod gauge;
 mod heap;
 mod history;
+mod joining;
 mod listener;
 mod loaded;
 mod log;
@@ -53,9 +55,13 @@ use nix::{
     sys::signal::{SigSet, Signal, kill},
     unistd::Pid,
 };
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{
+    mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    oneshot,
+};
 
 pub use self::{
+    cost::ProgramCost,
     disk::DiskUse,
     error::{Refusal, TraceError},
     gauge::{Figures, Gauge},
@@ -74,6 +80,7 @@ pub(crate) use self::{
     options::DEFAULT_BLOCKS,
 };
 use self::{react::LOOP, start::Plan};
+pub use crate::kernel::LeftOutStacks;
 use crate::{
     crew::{self, Fault},
     follow::spawn,
@@ -167,10 +174,13 @@ pub struct Control {
 }
 
 /// A request to a trace.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Ask {
     Stop(String),
     Findings,
+    Join(u32, oneshot::Sender<Result<(), String>>),
+    Leave(u32),
+    LeaveOutStacks(LeftOutStacks),
 }
 
 /// State shared by the loop and the handles of the trace.
@@ -253,6 +263,7 @@ impl Trace {
                 pids.iter().try_for_each(|pid| target::check(*pid))?;
                 None
             }
+            Traced::Joining => None,
         };
         let plan = Plan::new(&options, listener)?;
         let tree = plan.tree.clone();
@@ -348,6 +359,26 @@ impl Control {
         let _ = self.asks.send(Ask::Findings);
     }
 
+    /// Has a running process, and its children where they are wanted, join the trace. The answer says why it has not; it is not there
+    /// before the probes are.
+    #[must_use]
+    pub fn join(&self, pid: u32) -> oneshot::Receiver<Result<(), String>> {
+        let (answer, answered) = oneshot::channel();
+        // Of a trace that has ended no answer comes, which the other end sees.
+        let _ = self.asks.send(Ask::Join(pid, answer));
+        answered
+    }
+
+    /// Has a process leave the trace, as if it had ended. Its children stay.
+    pub fn leave(&self, pid: u32) {
+        let _ = self.asks.send(Ask::Leave(pid));
+    }
+
+    /// Has call stacks of some kinds left out from here on, of those that the options ask for.
+    pub fn leave_out_stacks(&self, which: LeftOutStacks) {
+        let _ = self.asks.send(Ask::LeaveOutStacks(which));
+    }
+
     /// The program that the trace started, while it runs.
     #[must_use]
     pub fn program(&self) -> Option<u32> {
@@ -391,6 +422,7 @@ fn shared_run(
     let work = || match (program, options.traced.clone()) {
         (Some(path), Traced::Program(program)) => react::run(options, plan, (&path, &program), handles, steps),
         (_, Traced::Processes(pids)) => react::attach(options, plan, &pids, handles, steps),
+        (_, Traced::Joining) => react::attach(options, plan, &[], handles, steps),
         (None, Traced::Program(_)) => Err(TraceError::Options("no program was given".to_owned())),
     };
     let ended = catch_unwind(AssertUnwindSafe(work));

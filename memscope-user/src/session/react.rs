@@ -20,7 +20,9 @@ use tokio::{
 };
 
 use super::{
-    Ask, End, Phase, Steps, Summary, TraceError, heap,
+    Ask, End, Phase, Steps, Summary, TraceError,
+    cost::Meter,
+    heap,
     listener::Progress,
     log::Speaker,
     monitor::Monitor,
@@ -70,6 +72,9 @@ pub(super) struct Loop {
     pub(super) post: Post,
     pub(super) handles: Handles,
     pub(super) started: Instant,
+    /// The trace does not end with the last process.
+    pub(super) stays: bool,
+    pub(super) meter: Option<Meter>,
     pub(super) waiting_reported: bool,
     pub(super) speaker: Speaker,
 }
@@ -146,17 +151,9 @@ impl Loop {
 
     fn attach(mut self, pids: &[u32], steps: &Steps) -> Result<Summary, TraceError> {
         for &pid in pids {
-            let Self { target, stream, monitor, .. } = &mut self;
-            let on_change = |change| {
-                if let Some(monitor) = monitor {
-                    monitor.changed(&change);
-                }
-                stream.note(&change_note(change));
-            };
-            let joined = target.follow.attach(&mut target.kernel, pid, on_change);
-            joined.map_err(|source| TraceError::Attach { pid, source })?;
-            target.refuse_denied(pid)?;
-            stream.stacks.look_ahead(pid);
+            self.add(pid).map_err(|source| TraceError::Attach { pid, source })?;
+            self.target.refuse_denied(pid)?;
+            self.stream.stacks.look_ahead(pid);
         }
         self.target.leave_others()?;
         self.note_changes();
@@ -165,7 +162,7 @@ impl Loop {
         if let Some(tree) = &self.work.tree {
             tree.keep();
         }
-        if !self.target.follow.libraries().found_any() {
+        if !self.stays && !self.target.follow.libraries().found_any() {
             let pids = text::list(pids);
             self.speaker.warn(format_args!("no Ascend library is mapped by process {pids} yet; waiting for one"));
             self.target.report_names();
@@ -234,14 +231,18 @@ impl Loop {
         })
     }
 
-    fn on_ask(&self, ask: Ask) -> Option<End> {
+    fn on_ask(&mut self, ask: Ask) -> Option<End> {
         match ask {
-            Ask::Stop(reason) => Some(End::Asked(reason)),
-            Ask::Findings => {
-                self.work.ask_for_listener();
-                None
+            Ask::Stop(reason) => return Some(End::Asked(reason)),
+            Ask::Findings => self.work.ask_for_listener(),
+            Ask::Join(pid, answer) => {
+                // Whoever has asked may have gone.
+                let _ = answer.send(self.join(pid));
             }
+            Ask::Leave(pid) => self.leave(pid),
+            Ask::LeaveOutStacks(which) => self.leave_out_stacks(which),
         }
+        None
     }
 
     /// Asks for findings; they are shown when they come.
@@ -279,7 +280,8 @@ impl Loop {
     fn on_status(&mut self) -> Option<End> {
         let disk = self.work.look_at_disk(&self.speaker);
         let figures = self.work.gauge.figures();
-        let progress = Progress { figures, lost_records: self.target.lost(), disk };
+        let programs = self.meter.as_mut().and_then(|meter| meter.second(&self.target.kernel));
+        let progress = Progress { figures, lost_records: self.target.lost(), disk, programs };
         self.speaker.listener().progress(&progress);
         self.work.is_full(disk).then_some(End::Size)
     }
@@ -307,6 +309,7 @@ impl Loop {
         let Target { follow, kernel, child, .. } = &mut self.target;
         match child {
             Some(child) if !child.has_ended() => None,
+            _ if self.stays => None,
             _ if living == 0 => match follow.expects_more(kernel) {
                 Ok(more) => (!more).then_some(End::Processes),
                 Err(error) => Some(End::Kernel(error_chain(&error))),

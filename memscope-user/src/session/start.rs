@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{
     Ask, Shared, Steps, TraceError,
+    cost::Meter,
     disk::{Disk, Files},
     gauge::{self, Gauge},
     listener::{Listener, Outputs},
@@ -19,7 +20,7 @@ use super::{
     monitor::Monitor,
     notices::Notices,
     operators,
-    options::TraceOptions,
+    options::{TraceOptions, Traced},
     outputs::{self, Chosen, Opened, Selecting},
     react::{LOOP, Loop},
     side::{self, Side},
@@ -202,6 +203,8 @@ impl Loop {
             start_follow(&options, (&kernel, libraries, interpreters), (guard, waits, starts), &reader, &speaker);
         Ok(Self {
             duration: options.duration,
+            stays: matches!(options.traced, Traced::Joining),
+            meter: options.measure_programs.then(Meter::default),
             target: target(kernel, follow, options, speaker.clone()),
             stream: Stream { reader, stacks, capture },
             work,

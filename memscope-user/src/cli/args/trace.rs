@@ -237,6 +237,7 @@ impl TraceArgs {
                 per_second: self.usage_rate,
                 library: self.usage_library.clone(),
             },
+            measure_programs: false,
             only_user: self.only_user,
             command_line: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
             kernel: KernelLimits {
