@@ -7,6 +7,8 @@
 #![cfg_attr(feature = "trace", doc = include_str!("first_page.md"))]
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "cli/terminal.rs writes to terminals")]
 
+#[cfg(feature = "cli")]
+pub mod agent;
 pub mod analyses;
 pub mod backend;
 mod calm;

@@ -1,5 +1,6 @@
 //! `doctor`: what works here, what not, and how to mend it.
 
+mod agent;
 mod text;
 
 use std::{
@@ -147,6 +148,7 @@ pub(super) fn run(args: &DoctorArgs) -> ExitCode {
             return ExitCode::from(USAGE);
         }
         checks.push(dcmi(args.usage_library.clone()));
+        checks.extend(if args.agent { agent::checks() } else { Vec::new() });
     }
     let libraries = match look_into(args.pid, &args.library, &user, &mut checks) {
         Ok(libraries) if args.unwind => libraries.into_iter().map(surveyed).collect(),

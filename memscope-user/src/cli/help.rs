@@ -11,6 +11,7 @@ const GROUPS: [Group; 5] = [
         &[
             ("attach", "Trace running processes: attach 1234 -d 30s"),
             ("run", "Start a program and trace it: run -- python train.py"),
+            ("agent", "Trace a whole machine, always: numbers for Prometheus"),
             ("daemon", "Trace unprivileged Python scripts on request"),
         ],
     ),
@@ -83,7 +84,6 @@ Usage: memscope-bpf COMMAND [OPTIONS]
   sudo memscope-bpf attach 1234 -d 30s                        a server grows
   memscope-bpf run --analysis=leaks,oom -- bash train.sh      training runs out of memory
   memscope-bpf report memscopeDumpResults --open              all answers in a browser
-
 Each command: memscope-bpf COMMAND -h (in short) or --help (everything).
 {after-help}",
     );

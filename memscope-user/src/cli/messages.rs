@@ -48,13 +48,22 @@ pub(super) fn show(wanted: LogLevel, level: LogLevel, text: fmt::Arguments<'_>) 
 
 /// Shows messages of the library on the terminal, where there is no log.
 pub(super) fn speaker(wanted: LogLevel) -> Speaker {
-    Speaker::new(Arc::new(Shown(wanted)))
+    Speaker::new(listener(wanted))
+}
+
+/// The same, for a trace that keeps nothing.
+pub(super) fn listener(wanted: LogLevel) -> Arc<dyn Listener> {
+    Arc::new(Shown(wanted))
 }
 
 /// Messages of this level and above are shown.
 struct Shown(LogLevel);
 
 impl Listener for Shown {
+    fn wants_events(&self) -> bool {
+        false
+    }
+
     fn message(&self, message: &Message<'_>) {
         show(self.0, message.level.into(), message.text);
     }

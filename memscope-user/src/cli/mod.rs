@@ -1,5 +1,6 @@
 //! One file per command, and common parts.
 
+mod agent;
 mod annotate;
 mod args;
 mod ask;
@@ -101,6 +102,7 @@ fn run_command_line() -> ExitCode {
         Some(Command::Top(args)) => top::run(&args),
         Some(Command::Export(args)) => newest::on(args, |args| &mut args.files, export::run),
         Some(Command::Holders(args)) => holders::run(&args),
+        Some(Command::Agent(args)) => agent::run(&args),
         Some(Command::Daemon(args)) => daemon::run(&args),
         Some(Command::DaemonTracer(args)) => daemon::trace(args),
         Some(Command::Doctor(doctor)) => doctor::run(&doctor),

@@ -108,11 +108,12 @@ fn passed() -> Result<Option<UnixListener>, ListenError> {
     }
 }
 
-/// Makes the folder if it is the default one, and removes the socket of a daemon that is gone.
+/// Makes the folder if it is that of the default socket, and removes the socket of a daemon that is gone.
 fn make_room(path: &Path) -> Result<(), ListenError> {
     let fail = |source| ListenError::Io { path: path.to_owned(), source };
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
-        if path != Path::new(DEFAULT_SOCKET) {
+        // That of the agent is in the same folder.
+        if Some(folder) != Path::new(DEFAULT_SOCKET).parent() {
             return Err(ListenError::NoFolder(path.to_owned()));
         }
         fs::create_dir_all(folder).map_err(fail)?;

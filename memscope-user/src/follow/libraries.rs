@@ -711,6 +711,16 @@ pub(super) fn matches(spec: &ProbeSpec, file_name: &str) -> bool {
     spec.libraries.iter().any(|library| is_library(file_name, library))
 }
 
+/// Whether a file of this name is of the Ascend stack. The C library and Python are not.
+#[cfg(feature = "cli")]
+pub(crate) fn is_vendor_library(file_name: &str) -> bool {
+    static NAMES: std::sync::LazyLock<std::collections::BTreeSet<&str>> = std::sync::LazyLock::new(|| {
+        let specs = backend::builtin().filter(|spec| spec.layer != Layer::Process);
+        specs.flat_map(|spec| spec.libraries.iter().copied()).collect()
+    });
+    file_name.contains(".so") && NAMES.iter().any(|library| is_library(file_name, library))
+}
+
 fn is_library(file_name: &str, library: &str) -> bool {
     let is_version = |rest: &str| rest.is_empty() || rest.starts_with('.');
     match library.split_once('*') {

@@ -6,6 +6,7 @@
 pub mod answers;
 pub mod csv;
 pub mod db;
+pub mod page;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

@@ -5,6 +5,7 @@
 //! [`document`] holds JSON to its schemas, [`terminal`] says what terminals obey, [`uprobes`] are another's probes on the same functions,
 //! [`expect`] holds one against the other, [`holders`] asks who holds blocks. Nothing here is shared with memscope-user: the formats are read as their documentation has them.
 
+pub mod agent;
 pub mod container;
 pub mod daemon;
 pub mod debugger;

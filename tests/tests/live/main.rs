@@ -3,6 +3,7 @@
 //! Needs root, `MEMSCOPE_BIN` and `MEMSCOPE_SIM_DIR`: `./x test` sees to all three. Behaviour that depends on the
 //! kernel is tested for how it degrades; nothing is skipped.
 
+mod agent;
 mod ahead;
 mod atb;
 mod attach;

@@ -1,5 +1,6 @@
 //! The command line. Spelling and defaults of the collection options are msMemScope's (contract §1).
 
+mod agent;
 mod collect;
 mod files;
 mod holders;
@@ -21,6 +22,7 @@ use crate::{
     daemon::listen::DEFAULT_SOCKET,
 };
 
+pub(in crate::cli) use self::agent::{AgentArgs, AgentCaptureArgs, AgentCommand, AgentStatusArgs};
 pub(in crate::cli) use self::collect::{CollectArgs, CollectMode, LogLevel, ReportKind};
 pub(in crate::cli) use self::files::{
     CompareArgs, DecomposeArgs, DiffArgs, ExportArgs, ExportAt, ExportFormat, ExportStack, FileArgs, HtmlArgs,
@@ -128,6 +130,8 @@ pub(in crate::cli) enum Command {
     Holders(HoldersArgs),
     /// Write call stacks for flame-graph tools.
     Export(ExportArgs),
+    /// Trace all processes of this machine that use Ascend memory, always, within a budget, and publish numbers.
+    Agent(AgentArgs),
     /// Trace unprivileged Python scripts on request.
     Daemon(DaemonArgs),
     /// Check this machine or a process: what works, what does not, how to fix it.
@@ -357,6 +361,9 @@ pub(in crate::cli) struct DoctorArgs {
     /// Say of these files, too, how much of their unwind information is walked inside of the kernel.
     #[arg(long, requires = "library")]
     pub unwind: bool,
+    /// Also look for what the node agent needs, and whether one runs.
+    #[arg(long, conflicts_with = "library")]
+    pub agent: bool,
     /// One JSON object on stdout.
     #[arg(long)]
     pub json: bool,

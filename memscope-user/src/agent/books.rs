@@ -1,0 +1,270 @@
+//! What each process holds: exact totals of each pool on each device, by place and by age. Made from events, of which none is kept.
+//!
+//! Totals are of all blocks. Places are bounded: what finds no room is in the totals alone, and the difference is a figure of its own.
+
+use std::collections::BTreeMap;
+
+use super::{
+    failures::{Bundle, Failures},
+    series::{Series, SeriesKey},
+};
+use crate::{
+    hash::HashMap,
+    model::{Alloc, AllocFailed, Event, EventKind, Free, FreeCause, ProcessStart, UnknownFree},
+};
+
+/// Series of pools at once: 1024 processes on two devices with four pools.
+const MAX_SERIES: usize = 8192;
+/// Places of all series.
+const MAX_PLACES: usize = 32_768;
+
+/// A process that is traced, or has ended since the books were last read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Process that forked it; 0 for one that the agent has found.
+    pub parent: u32,
+    /// It was running before it was traced.
+    pub attached: bool,
+    /// Its events so far.
+    pub events: u64,
+    /// It has ended, or left the trace.
+    pub ended: bool,
+}
+
+/// What is known at a moment.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    /// Processes, with those that have ended since the last account.
+    pub processes: BTreeMap<u32, Known>,
+    /// Their pools.
+    pub series: Vec<(SeriesKey, Series)>,
+    /// Bytes in use and in all of each device, as the driver says.
+    pub devices: BTreeMap<u32, (u64, u64)>,
+    /// Requests that failed for want of memory since the last account.
+    pub bundles: Vec<Bundle>,
+    /// Places at the moment.
+    pub places: usize,
+    /// Series that found no room, ever.
+    pub refused_series: u64,
+    /// Events, ever.
+    pub events: u64,
+}
+
+impl Account {
+    /// Places at most.
+    pub const MAX_PLACES: usize = MAX_PLACES;
+}
+
+/// Keeps the account.
+#[derive(Debug, Default)]
+pub struct Books {
+    processes: BTreeMap<u32, Known>,
+    series: HashMap<SeriesKey, Series>,
+    devices: BTreeMap<u32, (u64, u64)>,
+    failures: Failures,
+    places: usize,
+    refused_series: u64,
+    events: u64,
+}
+
+impl Books {
+    /// Takes an event. Events come in the order of their times.
+    pub fn observe(&mut self, event: &Event) {
+        self.events += 1;
+        if let Some(known) = self.processes.get_mut(&event.pid) {
+            known.events += 1;
+        }
+        match &event.kind {
+            EventKind::ProcessStart(start) => self.start(event.pid, start),
+            EventKind::ProcessEnd => self.end(event.pid),
+            EventKind::Alloc(alloc) => self.alloc(event, alloc),
+            EventKind::Free(free) => self.free(event, free),
+            EventKind::UnknownFree(free) => self.unknown_free(event, free),
+            EventKind::BlockReturned(returned) => {
+                let key = SeriesKey { pid: event.pid, device: event.device, pool: returned.pool };
+                if let Some(series) = self.series(key) {
+                    series.active_bytes = Some(returned.active_bytes);
+                    series.reported(returned.used_bytes, Some(returned.total_bytes));
+                }
+            }
+            EventKind::AllocFailed(failed) => self.failed(event, failed),
+            EventKind::AllocRecovered(recovered) => {
+                self.failures.recovered(event.pid, recovered.request);
+            }
+            EventKind::DeviceUsage(usage) => {
+                if let crate::model::Device::Npu(number) = event.device {
+                    self.devices.insert(number, (usage.used_bytes, usage.total_bytes));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A minute is over: what series and places hold becomes a point of their growth.
+    pub fn minute(&mut self, minute: u32) {
+        for series in self.series.values_mut() {
+            series.minute(minute);
+        }
+    }
+
+    /// The account, from which on what has ended is forgotten.
+    pub fn take(&mut self) -> Account {
+        let account = Account {
+            processes: self.processes.clone(),
+            series: self.series.iter().map(|(key, series)| (*key, series.clone())).collect(),
+            devices: self.devices.clone(),
+            bundles: self.failures.take(),
+            places: self.places,
+            refused_series: self.refused_series,
+            events: self.events,
+        };
+        self.processes.retain(|_, known| !known.ended);
+        // Also the series of a process that never started here: each is counted once.
+        let Self { processes, series, places, .. } = self;
+        series.retain(|key, series| {
+            let stays = processes.contains_key(&key.pid);
+            *places -= if stays { 0 } else { series.places() };
+            stays
+        });
+        account
+    }
+
+    fn start(&mut self, pid: u32, start: &ProcessStart) {
+        match self.processes.get_mut(&pid) {
+            // It runs another program now.
+            Some(known) if !known.ended => known.parent = start.parent,
+            _ => {
+                // The account of the last process of this number was not read.
+                self.forget_series(pid);
+                let known = Known { parent: start.parent, attached: start.attached, events: 0, ended: false };
+                self.processes.insert(pid, known);
+            }
+        }
+    }
+
+    fn end(&mut self, pid: u32) {
+        if let Some(known) = self.processes.get_mut(&pid) {
+            known.ended = true;
+        }
+        self.failures.ended(pid);
+    }
+
+    fn forget_series(&mut self, pid: u32) {
+        let mut places = 0;
+        self.series.retain(|key, series| {
+            if key.pid == pid {
+                places += series.places();
+            }
+            key.pid != pid
+        });
+        self.places -= places;
+    }
+
+    fn series(&mut self, key: SeriesKey) -> Option<&mut Series> {
+        if self.series.len() >= MAX_SERIES && !self.series.contains_key(&key) {
+            self.refused_series += 1;
+            return None;
+        }
+        Some(self.series.entry(key).or_default())
+    }
+
+    fn alloc(&mut self, event: &Event, alloc: &Alloc) {
+        let has_room = self.places < MAX_PLACES;
+        let key = SeriesKey { pid: event.pid, device: alloc.block.device, pool: alloc.block.pool };
+        let Some(series) = self.series(key) else { return };
+        let new_places = series.alloc(alloc, has_room);
+        self.places += new_places;
+    }
+
+    fn free(&mut self, event: &Event, free: &Free) {
+        if !matches!(free.cause, FreeCause::Program | FreeCause::Replaced | FreeCause::Unwatched) {
+            // It is held until the end.
+            return;
+        }
+        let key = SeriesKey { pid: event.pid, device: free.block.device, pool: free.block.pool };
+        let Some(series) = self.series(key) else { return };
+        let gone_places = series.free(free);
+        self.places -= gone_places;
+    }
+
+    fn unknown_free(&mut self, event: &Event, free: &UnknownFree) {
+        let key = SeriesKey { pid: event.pid, device: event.device, pool: free.pool };
+        if let Some(series) = self.series(key) {
+            series.unknown_free(free);
+        }
+    }
+
+    fn failed(&mut self, event: &Event, failed: &AllocFailed) {
+        let key = SeriesKey { pid: event.pid, device: event.device, pool: failed.pool };
+        let Some(series) = self.series(key) else { return };
+        // Attempts of one request are one failure.
+        if failed.attempt == 1 {
+            series.failed(failed);
+        }
+        if failed.attempt == 1 && failed.out_of_memory {
+            let of_process = self.series.iter().filter(|(of, _)| of.pid == event.pid);
+            let sheets = of_process.map(|(key, series)| (*key, series)).collect();
+            self.failures.failed(event, failed, sheets);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{analyses::script::Script, backend::ascend::pools, model::Device};
+
+    const PID: u32 = 7;
+
+    fn account(script: &Script) -> Account {
+        let mut books = Books::default();
+        let start = ProcessStart { parent: 0, attached: true, command: "server".into(), pid_within: None };
+        let first = script.events()[0].clone();
+        books.observe(&Event { kind: EventKind::ProcessStart(start), ..first });
+        script.events().iter().for_each(|event| books.observe(event));
+        books.take()
+    }
+
+    fn of(account: &Account, pool: crate::model::Pool) -> &Series {
+        &account.series.iter().find(|(key, _)| key.pool == pool).expect("a series").1
+    }
+
+    /// Each pool has its own account; bytes are added up by hand.
+    #[test]
+    fn pools_have_accounts() {
+        let mut script = Script::new(PID, Device::Npu(0));
+        script.alloc(pools::HAL, 0x1000, 4096).alloc(pools::PTA, 0x1000, 512).alloc(pools::PTA, 0x1200, 1024);
+        script.free(pools::PTA, 0x1000).alloc_failed(pools::HAL, 1 << 40, (1, 1));
+        script.alloc_failed(pools::HAL, 1 << 40, (1, 2)).unknown_free(pools::PTA, 0x9000, true);
+        let account = account(&script);
+        let pta = of(&account, pools::PTA);
+        assert_eq!((pta.allocations, pta.frees, pta.older_frees), (2, 1, 1));
+        assert_eq!((pta.allocated_bytes, pta.freed_bytes, pta.live_bytes, pta.live_blocks), (1536, 512, 1024, 1));
+        let hal = of(&account, pools::HAL);
+        assert_eq!((hal.live_bytes, hal.out_of_memory + hal.refused), (4096, 1));
+        assert_eq!(account.processes[&PID].events, script.events().len() as u64);
+        assert_eq!(account.places, 2);
+    }
+
+    /// What a process held is read once after its end; another process of its number begins at zero.
+    #[test]
+    fn ended_processes_are_read_once() {
+        let mut script = Script::new(PID, Device::Npu(0));
+        script.alloc(pools::HAL, 0x1000, 64).end(FreeCause::ProcessEnd, pools::HAL, 0x1000).process_end();
+        let mut books = Books::default();
+        let start = ProcessStart { parent: 0, attached: false, command: "a".into(), pid_within: None };
+        let start = Event { kind: EventKind::ProcessStart(start), ..script.events()[0].clone() };
+        books.observe(&start);
+        script.events().iter().for_each(|event| books.observe(event));
+        let account = books.take();
+        assert!(account.processes[&PID].ended);
+        // It was held to the end.
+        assert_eq!((of(&account, pools::HAL).live_bytes, of(&account, pools::HAL).frees), (64, 0));
+        let empty = books.take();
+        assert!(empty.processes.is_empty() && empty.series.is_empty());
+        assert_eq!(empty.places, 0);
+        books.observe(&start);
+        books.observe(&script.events()[0]);
+        assert_eq!(of(&books.take(), pools::HAL).allocations, 1);
+    }
+}

@@ -1,0 +1,315 @@
+//! The agent's settings: a TOML file, each value of which has a default. See `docs/agent.md`.
+
+use std::{
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use super::rules::Rules;
+
+/// A larger file is no file of settings.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Why there are no settings.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the settings `{}`", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// What it says makes no sense.
+    #[error("settings `{}`: {text}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What and where, and what was probably meant.
+        text: String,
+    },
+    /// A value is out of its range, or two do not go together.
+    #[error("settings: {0}")]
+    Value(String),
+}
+
+/// All settings.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Who is traced.
+    pub rules: Rules,
+    /// Looking for processes.
+    pub discovery: Discovery,
+    /// The page of numbers.
+    pub metrics: Metrics,
+    /// What the agent may take.
+    pub budget: BudgetSettings,
+    /// Call stacks.
+    pub stacks: StackSettings,
+    /// Names of pods and containers.
+    pub names: NameSettings,
+    /// What is kept of failed requests.
+    pub bundles: BundleSettings,
+    /// Where commands reach the agent.
+    pub control: ControlSettings,
+    /// A library that is asked instead of the driver's DCMI, for tests.
+    pub driver_library: Option<PathBuf>,
+}
+
+/// Looking for processes.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Discovery {
+    /// From one look at the processes to the next.
+    pub interval_seconds: f64,
+    /// A process that maps no Ascend library is looked at again after twice the time, up to this one.
+    pub longest_seconds: f64,
+    /// Processes traced at once.
+    pub max_processes: usize,
+}
+
+/// The page of numbers.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Metrics {
+    /// Where the page is; empty: nowhere.
+    pub listen: String,
+    /// Listen elsewhere than on this machine although the page has no lock.
+    pub insecure_listen: bool,
+    /// From one page to the next.
+    pub interval_seconds: f64,
+    /// Series of the page at most.
+    pub max_series: usize,
+    /// Series of single processes.
+    pub per_process: bool,
+}
+
+/// What the agent may take.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct BudgetSettings {
+    /// Processor time of all parts, in cores.
+    pub cores: f64,
+    /// What one stop of a traced thread at a probe costs it, in nanoseconds.
+    pub trap_ns: u32,
+    /// Events of one process in a second, beyond which it is left out for a while.
+    pub events_per_process: u64,
+    /// Bytes of the buffer between kernel and agent.
+    pub ring_bytes: u32,
+}
+
+/// Call stacks.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct StackSettings {
+    /// Frames of C and C++; 0: none are taken.
+    pub native: u32,
+    /// Frames of Python; 0: none are taken.
+    pub python: u32,
+}
+
+/// Names of pods and containers.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct NameSettings {
+    /// Where the kubelet has logs of containers: their names name pods; empty: pods are known by UID alone.
+    pub container_logs: PathBuf,
+}
+
+/// What is kept of failed requests.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct BundleSettings {
+    /// Where a bundle is written when a process runs out of memory; empty: nowhere.
+    pub directory: PathBuf,
+    /// Bundles kept; the oldest are removed.
+    pub max_files: usize,
+}
+
+/// Where commands reach the agent.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct ControlSettings {
+    /// The socket; empty: none.
+    pub socket: PathBuf,
+    /// Group that may ask; without, root alone.
+    pub group: String,
+}
+
+impl Default for Discovery {
+    fn default() -> Self {
+        Self { interval_seconds: 1.0, longest_seconds: 60.0, max_processes: 1024 }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:9478".to_owned(),
+            insecure_listen: false,
+            interval_seconds: 10.0,
+            max_series: 5000,
+            per_process: true,
+        }
+    }
+}
+
+impl Default for BudgetSettings {
+    fn default() -> Self {
+        Self { cores: 0.02, trap_ns: 800, events_per_process: 50_000, ring_bytes: 16 << 20 }
+    }
+}
+
+impl Default for StackSettings {
+    fn default() -> Self {
+        Self { native: 32, python: 32 }
+    }
+}
+
+impl Default for NameSettings {
+    fn default() -> Self {
+        Self { container_logs: PathBuf::from("/var/log/containers") }
+    }
+}
+
+impl Default for BundleSettings {
+    fn default() -> Self {
+        Self { directory: PathBuf::new(), max_files: 100 }
+    }
+}
+
+impl Default for ControlSettings {
+    fn default() -> Self {
+        Self { socket: PathBuf::from(super::DEFAULT_SOCKET), group: String::new() }
+    }
+}
+
+impl Config {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let fail = |source| ConfigError::Read { path: path.to_owned(), source };
+        if fs::metadata(path).map_err(fail)?.len() > MAX_BYTES {
+            return Err(fail(io::Error::other("it has more than 1 MiB")));
+        }
+        let text = fs::read_to_string(path).map_err(fail)?;
+        let config = Self::parse(&text).map_err(|text| ConfigError::Parse { path: path.to_owned(), text })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Reads a text.
+    fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| {
+            let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+            let advice = meant(error.message()).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+            format!("{place}{}{advice}", error.message())
+        })
+    }
+
+    /// Whether the values make sense.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |text: String| Err(ConfigError::Value(text));
+        let times = [
+            ("discovery.interval_seconds", self.discovery.interval_seconds, 0.05),
+            ("discovery.longest_seconds", self.discovery.longest_seconds, self.discovery.interval_seconds),
+            ("metrics.interval_seconds", self.metrics.interval_seconds, 0.1),
+            ("budget.cores", self.budget.cores, 0.001),
+        ];
+        for (name, value, least) in times {
+            // A day, a thousand cores: more is a slip.
+            if !(least..=86_400.0).contains(&value) {
+                return wrong(format!("{name} is {value}: it must be between {least} and 86400"));
+            }
+        }
+        if self.budget.ring_bytes < 1 << 16 || !self.budget.ring_bytes.is_power_of_two() {
+            return wrong(format!(
+                "budget.ring_bytes is {}: it must be a power of two, of 65536 at least",
+                self.budget.ring_bytes
+            ));
+        }
+        if self.metrics.max_series < 100 {
+            return wrong(format!("metrics.max_series is {}: it must be 100 at least", self.metrics.max_series));
+        }
+        self.listen().map(|_| ())
+    }
+
+    /// Where the page is, if it is anywhere.
+    pub fn listen(&self) -> Result<Option<SocketAddr>, ConfigError> {
+        let Metrics { listen, insecure_listen, .. } = &self.metrics;
+        if listen.is_empty() {
+            return Ok(None);
+        }
+        let address: SocketAddr = listen.parse().map_err(|_| {
+            ConfigError::Value(format!("metrics.listen is `{listen}`: an address and a port, such as 127.0.0.1:9478"))
+        })?;
+        if !address.ip().is_loopback() && !insecure_listen {
+            return Err(ConfigError::Value(format!(
+                "metrics.listen is `{listen}`, which others can reach, and the page has no lock: listen on 127.0.0.1 behind a proxy \
+                 that has one, or set metrics.insecure_listen = true"
+            )));
+        }
+        Ok(Some(address))
+    }
+}
+
+/// The name that an unknown one was probably meant to be, by the parser's words.
+fn meant(message: &str) -> Option<&str> {
+    const SLIPS: usize = 3;
+    let rest = message.strip_prefix("unknown field `")?;
+    let (unknown, rest) = rest.split_once('`')?;
+    let names = rest.split('`').skip(1).step_by(2);
+    let near = names.map(|name| (strsim::osa_distance(unknown, name), name)).filter(|(far, _)| *far <= SLIPS);
+    near.min().map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An empty file has all defaults, and they make sense.
+    #[test]
+    fn defaults_are_valid() {
+        let config = Config::parse("").expect("settings");
+        assert_eq!(config, Config::default());
+        config.check().expect("valid");
+        assert_eq!(config.listen().expect("an address"), Some(SocketAddr::from(([127, 0, 0, 1], 9478))));
+    }
+
+    #[test]
+    fn mistyped_names_are_told() {
+        let refused = Config::parse("[metrics]\nlisten = \"\"\ninterval_second = 5\n").expect_err("refused");
+        assert!(refused.starts_with("line 3: unknown field `interval_second`"), "{refused}");
+        assert!(refused.ends_with("; did you mean `interval_seconds`?"), "{refused}");
+        let refused = Config::parse("[bugdet]\n").expect_err("refused");
+        assert!(refused.ends_with("; did you mean `budget`?"), "{refused}");
+        let refused = Config::parse("[nothing_alike]\n").expect_err("refused");
+        assert!(!refused.contains("did you mean"), "{refused}");
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        let wrong = [
+            "[metrics]\nlisten = \"0.0.0.0:9478\"",
+            "[metrics]\nlisten = \"localhost\"",
+            "[metrics]\ninterval_seconds = 0.0",
+            "[metrics]\nmax_series = 1",
+            "[budget]\ncores = -1.0",
+            "[budget]\ncores = nan",
+            "[budget]\nring_bytes = 100000",
+            "[discovery]\ninterval_seconds = 5.0\nlongest_seconds = 2.0",
+        ];
+        for text in wrong {
+            assert!(Config::parse(text).expect("parsed").check().is_err(), "{text}");
+        }
+        let open = "[metrics]\nlisten = \"0.0.0.0:9478\"\ninsecure_listen = true";
+        Config::parse(open).expect("parsed").check().expect("asked for");
+    }
+}

@@ -1,0 +1,40 @@
+//! The node agent: traces all processes of a machine that use Ascend memory, always, within a budget, and publishes what they hold.
+//!
+//! ```text
+//!  /proc ─▶ discover ─▶ rules ─▶ source (a trace that processes join) ─▶ books ─▶ fold ─▶ page ─▶ http
+//!            cgroup, names ─┘            ▲                                   └─▶ failures ─▶ bundles
+//!                                     budget                         control ◀─ status, capture
+//! ```
+//!
+//! Pure: `cgroup`, `rules`, `books`, `series`, `fold`, `page`, `budget`, `control`. See `docs/agent.md`.
+
+pub mod books;
+pub mod budget;
+mod bundles;
+pub mod cgroup;
+mod client;
+pub mod config;
+pub mod control;
+mod cost;
+pub mod discover;
+pub mod failures;
+pub mod fold;
+pub mod http;
+pub mod metrics;
+pub mod names;
+mod node;
+pub mod page;
+mod process;
+pub mod rules;
+mod run;
+pub mod series;
+mod serve;
+pub mod source;
+
+pub use self::{
+    client::ask,
+    run::{AgentError, RunOptions, run},
+};
+
+/// Where commands reach the agent unless its settings say otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/memscope-bpf/agent.sock";

@@ -1,0 +1,388 @@
+//! The agent's state: who is traced, what that takes, and the pages made of it.
+
+mod status;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use super::{
+    books::Account,
+    budget::{Budget, Level, Reading, Reason, Step},
+    bundles,
+    config::Config,
+    control::Status,
+    cost::Meter,
+    discover::Discovery,
+    fold::{Fold, Target},
+    http::Pages,
+    metrics::{Number, Sample},
+    names::Names,
+    page::{self, Format},
+    process::{self, Users},
+    rules::Action,
+    source::Source,
+};
+use crate::{os::process::is_alive, session::Speaker};
+
+/// A process that is left out, or could not join, is tried again after this time.
+const LEFT_OUT: Duration = Duration::from_secs(600);
+/// Changes of the level that `status` shows.
+const MAX_CHANGES: usize = 16;
+const MINUTE: u64 = 60;
+
+/// The state.
+pub(super) struct Node<S> {
+    config: Config,
+    source: S,
+    speaker: Speaker,
+    discovery: Discovery,
+    names: Names,
+    users: Users,
+    targets: BTreeMap<u32, Target>,
+    excluded: BTreeSet<u32>,
+    left_out: BTreeMap<u32, Instant>,
+    refused: u64,
+    fold: Fold,
+    budget: Budget,
+    meter: Meter,
+    pages: Pages,
+    changes: VecDeque<String>,
+    level_changes: BTreeMap<Reason, u64>,
+    started: Instant,
+    minute: u64,
+    last: Last,
+    bundles_written: u64,
+    bundles_failed: u64,
+    dropped: u64,
+    status: Status,
+}
+
+/// As of the last page.
+#[derive(Default)]
+struct Last {
+    at: Option<Instant>,
+    events: BTreeMap<u32, u64>,
+    all_events: u64,
+    lost: u64,
+}
+
+impl<S: Source> Node<S> {
+    pub(super) fn new(config: Config, source: S, pages: Pages, speaker: Speaker) -> Self {
+        let seconds = Duration::from_secs_f64;
+        let (interval, longest) = (config.discovery.interval_seconds, config.discovery.longest_seconds);
+        Self {
+            discovery: Discovery::new(seconds(interval), seconds(longest)),
+            names: Names::new(&config.names.container_logs),
+            budget: Budget::new(config.budget.cores),
+            meter: Meter::new(config.budget.trap_ns),
+            users: Users::default(),
+            targets: BTreeMap::new(),
+            excluded: BTreeSet::new(),
+            left_out: BTreeMap::new(),
+            refused: 0,
+            fold: Fold::default(),
+            pages,
+            changes: VecDeque::new(),
+            level_changes: BTreeMap::new(),
+            started: Instant::now(),
+            minute: 0,
+            last: Last::default(),
+            bundles_written: 0,
+            bundles_failed: 0,
+            dropped: 0,
+            status: Status::default(),
+            config,
+            source,
+            speaker,
+        }
+    }
+
+    pub(super) const fn source(&mut self) -> &mut S {
+        &mut self.source
+    }
+
+    /// As of the last page.
+    pub(super) fn status(&self) -> Status {
+        self.status.clone()
+    }
+
+    /// Traced processes of a pod.
+    pub(super) fn of_pod(&self, pod: &str) -> Vec<u32> {
+        self.targets.iter().filter(|(_, target)| target.place.pod_name == pod).map(|(pid, _)| *pid).collect()
+    }
+
+    /// Looks for processes. Gives those that are to join.
+    pub(super) fn look(&mut self, now: Instant) -> Vec<u32> {
+        if self.budget.level() == Level::Detached {
+            return Vec::new();
+        }
+        let found = self.discovery.look(now);
+        let mut joining = Vec::new();
+        for pid in found.into_iter().map(|found| found.pid) {
+            let is_full = self.targets.len() + joining.len() >= self.config.discovery.max_processes;
+            if self.targets.contains_key(&pid) {
+                continue;
+            }
+            if is_full {
+                self.discovery.forget(pid, now + LEFT_OUT);
+                self.refused += 1;
+            } else if self.select(pid) {
+                self.left_out.remove(&pid);
+                joining.push(pid);
+            } else {
+                // It may run another program by then, or its pod have a name.
+                let longest = Duration::from_secs_f64(self.config.discovery.longest_seconds);
+                self.discovery.forget(pid, now + longest);
+            }
+        }
+        joining
+    }
+
+    /// Asks the rules about a process.
+    fn select(&mut self, pid: u32) -> bool {
+        let Some((facts, target)) = process::look(pid, &mut self.names, &mut self.users) else { return false };
+        let selected = self.config.rules.decide(&facts) == Action::Select;
+        if selected {
+            self.excluded.remove(&pid);
+            self.targets.insert(pid, target);
+        } else {
+            self.excluded.insert(pid);
+        }
+        selected
+    }
+
+    /// A process has joined, or has not.
+    pub(super) fn joined(&mut self, pid: u32, result: Result<(), String>, now: Instant) {
+        if let Err(why) = result {
+            self.targets.remove(&pid);
+            self.discovery.forget(pid, now + LEFT_OUT);
+            if !is_alive(pid) {
+                // It was too short-lived to be traced.
+                return;
+            }
+            self.refused += 1;
+            self.speaker.warn(format_args!("process {pid} is not traced: {why}"));
+        }
+    }
+
+    /// Makes a page.
+    pub(super) fn page(&mut self, now: Instant) {
+        let minute = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / MINUTE;
+        if std::mem::replace(&mut self.minute, minute) != minute {
+            self.source.minute(minute as u32);
+        }
+        let account = self.source.account();
+        self.adopt(&account, now);
+        self.keep_to_budget(&account, now);
+        let mut samples = self.fold.samples(&account, &self.targets, minute as u32, self.config.metrics.per_process);
+        self.write_bundles(&account);
+        samples.extend(self.own_samples(&account));
+        self.bound(&mut samples);
+        self.status = self.new_status(&account);
+        self.pages.set(page::write(&samples, Format::Text), page::write(&samples, Format::OpenMetrics));
+        self.part(&account);
+    }
+
+    /// Children of traced processes are in the trace already: rules decide whether they stay.
+    fn adopt(&mut self, account: &Account, now: Instant) {
+        let unknown: Vec<u32> = account
+            .processes
+            .iter()
+            .filter(|(pid, known)| !known.ended && !self.targets.contains_key(pid) && !self.left_out.contains_key(pid))
+            .map(|(pid, _)| *pid)
+            .collect();
+        for pid in unknown {
+            self.discovery.know(pid, now);
+            if !self.select(pid) {
+                self.source.leave(pid);
+            }
+        }
+    }
+
+    /// Measures what the agent takes, and takes less where that is too much.
+    fn keep_to_budget(&mut self, account: &Account, now: Instant) {
+        let spent = self.source.spent();
+        let Some(before) = self.last.at.replace(now) else {
+            self.meter.read(now, spent.programs);
+            (self.last.all_events, self.last.lost) = (account.events, spent.lost);
+            self.last.events = events(account);
+            return;
+        };
+        let cores = self.meter.read(now, spent.programs);
+        let reading = Reading {
+            now: now.duration_since(self.started),
+            cores,
+            records: account.events.saturating_sub(self.last.all_events),
+            lost: spent.lost.saturating_sub(self.last.lost),
+        };
+        (self.last.all_events, self.last.lost) = (account.events, spent.lost);
+        let mut busy = self.busiest(account);
+        self.last.events = events(account);
+        let seconds = now.duration_since(before).as_secs_f64().max(1e-3);
+        let most = (self.config.budget.events_per_process as f64 * seconds) as u64;
+        for (pid, count) in busy.iter().filter(|(_, count)| *count > most) {
+            let rate = *count as f64 / seconds;
+            self.speaker.warn(format_args!("process {pid} is left out for 10 min: {rate:.0} events in a second"));
+            self.leave_out(*pid, now);
+        }
+        busy.retain(|(_, count)| *count <= most);
+        if let Some(step) = self.budget.read(&reading) {
+            self.step(step, &busy, now);
+        }
+    }
+
+    /// Processes with their events since the last page, the busiest first.
+    fn busiest(&self, account: &Account) -> Vec<(u32, u64)> {
+        let before = |pid: &u32| self.last.events.get(pid).copied().unwrap_or_default();
+        let living = account.processes.iter().filter(|(_, known)| !known.ended);
+        let mut busy: Vec<(u32, u64)> =
+            living.map(|(pid, known)| (*pid, known.events.saturating_sub(before(pid)))).collect();
+        busy.sort_by_key(|(pid, count)| (std::cmp::Reverse(*count), *pid));
+        busy
+    }
+
+    fn step(&mut self, step: Step, busy: &[(u32, u64)], now: Instant) {
+        self.source.set_level(step.to);
+        *self.level_changes.entry(step.reason).or_default() += 1;
+        let seconds = now.duration_since(self.started).as_secs();
+        self.changes.push_back(format!("after {seconds} s: {step}"));
+        if self.changes.len() > MAX_CHANGES {
+            self.changes.pop_front();
+        }
+        self.speaker.warn(format_args!("{step}: see `memscope-bpf agent status`"));
+        match (step.from, step.to) {
+            (_, Level::Detached) => {
+                for pid in self.targets.keys().copied().collect::<Vec<u32>>() {
+                    self.leave_out(pid, now);
+                }
+            }
+            (Level::NoStacks, Level::NoBusy) => {
+                if let Some((pid, _)) = busy.first() {
+                    self.leave_out(*pid, now);
+                }
+            }
+            (Level::Detached, _) | (Level::NoBusy, Level::NoStacks) => {
+                for pid in std::mem::take(&mut self.left_out).into_keys() {
+                    self.discovery.forget(pid, now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn leave_out(&mut self, pid: u32, now: Instant) {
+        self.source.leave(pid);
+        self.left_out.insert(pid, now + LEFT_OUT);
+        self.discovery.forget(pid, now + LEFT_OUT);
+    }
+
+    /// Forgets processes that have ended, or are left out.
+    fn part(&mut self, account: &Account) {
+        for (pid, _) in account.processes.iter().filter(|(_, known)| known.ended) {
+            self.targets.remove(pid);
+        }
+        let now = Instant::now();
+        self.left_out.retain(|pid, until| *until > now && process::uid_of(*pid).is_some());
+        self.excluded.retain(|pid| process::uid_of(*pid).is_some());
+    }
+
+    fn write_bundles(&mut self, account: &Account) {
+        let settings = &self.config.bundles;
+        for bundle in &account.bundles {
+            if settings.directory.as_os_str().is_empty() {
+                continue;
+            }
+            match bundles::write(&settings.directory, settings.max_files, bundle, self.targets.get(&bundle.pid)) {
+                Ok(path) => {
+                    self.bundles_written += 1;
+                    let text = format_args!("process {} ran out of memory: {}", bundle.pid, path.display());
+                    self.speaker.warn(text);
+                }
+                Err(error) => {
+                    self.bundles_failed += 1;
+                    self.speaker.warn(format_args!("cannot write a bundle: {error}"));
+                }
+            }
+        }
+    }
+
+    /// Samples about the agent itself.
+    fn own_samples(&self, account: &Account) -> Vec<Sample> {
+        let whole = |family, label: Option<(&'static str, &str)>, number| {
+            let labels = label.map(|(name, value)| (name, value.to_owned())).into_iter().collect();
+            Sample::whole(family, labels, number)
+        };
+        let traced = account.processes.values().filter(|known| !known.ended).count() as u64;
+        let mut samples = vec![
+            whole("memscope_events", None, account.events),
+            whole("memscope_events_lost", Some(("reason", "ring_full")), self.last.lost),
+            whole("memscope_events_lost", Some(("reason", "series_full")), account.refused_series),
+            Sample::real(
+                "memscope_map_fill_ratio",
+                vec![("map", "places".to_owned())],
+                account.places as f64 / Account::MAX_PLACES as f64,
+            ),
+            whole("memscope_targets", Some(("state", "traced")), traced),
+            whole("memscope_targets", Some(("state", "excluded")), self.excluded.len() as u64),
+            whole("memscope_targets", Some(("state", "left_out")), self.left_out.len() as u64),
+            whole("memscope_targets", Some(("state", "refused")), self.refused),
+            whole("memscope_bundles", Some(("result", "ok")), self.bundles_written),
+            whole("memscope_bundles", Some(("result", "error")), self.bundles_failed),
+            info(),
+        ];
+        samples.extend(self.meter.samples());
+        samples.push(Sample::real("memscope_agent_budget_ratio", Vec::new(), self.config.budget.cores));
+        samples.push(whole("memscope_agent_level", None, self.budget.level().number().into()));
+        for reason in Reason::ALL {
+            let count = self.level_changes.get(&reason).copied().unwrap_or_default();
+            samples.push(whole("memscope_agent_level_changes", Some(("reason", reason.name())), count));
+        }
+        samples.push(whole("memscope_agent_series_dropped", None, self.dropped));
+        samples
+    }
+
+    /// Keeps the page small: series of single processes go first.
+    fn bound(&mut self, samples: &mut Vec<Sample>) {
+        let most = self.config.metrics.max_series;
+        let all = samples.iter().map(series).sum::<usize>();
+        if all > most {
+            samples.retain(|sample| !sample.family.starts_with("memscope_process"));
+        }
+        let is_own = |sample: &Sample| sample.labels.iter().all(|(name, _)| *name != "pod_name");
+        let mut room = most.saturating_sub(samples.iter().filter(|sample| is_own(sample)).map(series).sum());
+        samples.retain(|sample| {
+            let fits = is_own(sample) || series(sample) <= room;
+            if fits && !is_own(sample) {
+                room -= series(sample);
+            }
+            fits
+        });
+        self.dropped += all.saturating_sub(samples.iter().map(series).sum()) as u64;
+    }
+}
+
+fn events(account: &Account) -> BTreeMap<u32, u64> {
+    account.processes.iter().map(|(pid, known)| (*pid, known.events)).collect()
+}
+
+/// Series that a sample is on the page.
+const fn series(sample: &Sample) -> usize {
+    match &sample.number {
+        Number::Whole(_) | Number::Real(_) => 1,
+        Number::Histogram { counts, .. } => counts.len() + 2,
+    }
+}
+
+fn info() -> Sample {
+    let labels = vec![
+        ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("arch", std::env::consts::ARCH.to_owned()),
+        ("mode", "stream".to_owned()),
+    ];
+    Sample::whole("memscope_agent", labels, 1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! What `agent status` shows.
+
+use std::collections::BTreeMap;
+
+use super::Node;
+use crate::{
+    agent::{
+        books::Account,
+        control::{GrowingPlace, PoolStatus, ProcessStatus, Status},
+        source::Source,
+    },
+    model::{Device, Stack},
+};
+
+/// Places of a pool.
+const MAX_PLACES: usize = 5;
+
+impl<S: Source> Node<S> {
+    pub(super) fn new_status(&self, account: &Account) -> Status {
+        let mut processes: BTreeMap<u32, ProcessStatus> = BTreeMap::new();
+        for (pid, target) in &self.targets {
+            if account.processes.get(pid).is_none_or(|known| known.ended) {
+                continue;
+            }
+            let place = target.place.clone();
+            let status = ProcessStatus {
+                pid: *pid,
+                uid: target.uid,
+                command: target.comm.clone(),
+                namespace: place.namespace,
+                pod: place.pod_name,
+                container: place.container_name,
+                pools: Vec::new(),
+            };
+            processes.insert(*pid, status);
+        }
+        for (key, series) in &account.series {
+            let Some(process) = processes.get_mut(&key.pid) else { continue };
+            let growing = series.growing_places(MAX_PLACES).into_iter().map(|(place, slope)| GrowingPlace {
+                frames: place
+                    .stacks
+                    .best()
+                    .map(Stack::frames)
+                    .unwrap_or_default()
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect(),
+                size_bytes: place.size_bytes,
+                bytes_per_second: slope,
+            });
+            process.pools.push(PoolStatus {
+                device: device_name(key.device),
+                pool: key.pool.event_type().to_owned(),
+                live_bytes: series.live_bytes,
+                untracked_bytes: series.untracked_bytes(),
+                growing: growing.collect(),
+            });
+        }
+        for process in processes.values_mut() {
+            process.pools.sort_by(|one, other| (&one.device, &one.pool).cmp(&(&other.device, &other.pool)));
+        }
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            level: self.budget.level().number(),
+            changes: self.changes.iter().cloned().collect(),
+            overhead_cores: self.meter.cores(),
+            budget_cores: self.config.budget.cores,
+            events: account.events,
+            lost: self.last.lost,
+            processes: processes.into_values().collect(),
+            excluded: self.excluded.len(),
+        }
+    }
+}
+
+fn device_name(device: Device) -> String {
+    match device {
+        Device::Npu(number) => format!("npu:{number}"),
+        Device::Cpu => "host".to_owned(),
+        Device::None => "unknown".to_owned(),
+    }
+}

@@ -1,0 +1,172 @@
+//! The agent over a source with figures of the test.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::{
+    agent::{
+        books::Known,
+        series::{Series, SeriesKey},
+        source::Spent,
+    },
+    backend::ascend::pools,
+    model::Device,
+};
+
+/// A source without a trace.
+#[derive(Default)]
+struct Said {
+    account: RefCell<Account>,
+    spent: Cell<Spent>,
+    left: RefCell<Vec<u32>>,
+    levels: RefCell<Vec<Level>>,
+}
+
+impl Source for Said {
+    fn join(&self, _: u32) -> oneshot::Receiver<Result<(), String>> {
+        oneshot::channel().1
+    }
+
+    fn leave(&self, pid: u32) {
+        self.left.borrow_mut().push(pid);
+    }
+
+    fn set_level(&self, level: Level) {
+        self.levels.borrow_mut().push(level);
+    }
+
+    fn minute(&self, _: u32) {}
+
+    fn account(&self) -> Account {
+        self.account.borrow().clone()
+    }
+
+    fn spent(&self) -> Spent {
+        self.spent.get()
+    }
+
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+fn node(config: Config) -> Node<Said> {
+    Node::new(config, Said::default(), Pages::default(), Speaker::new(Arc::new(())))
+}
+
+/// This process and its parent exist, whatever else does: rules can be asked about them.
+fn living() -> [u32; 2] {
+    [std::process::id(), std::os::unix::process::parent_id()]
+}
+
+fn events(node: &Node<Said>, counts: &[(u32, u64)]) {
+    let mut account = node.source.account.borrow_mut();
+    for (pid, events) in counts {
+        account.processes.entry(*pid).or_default().events += events;
+        account.events += events;
+    }
+}
+
+fn value(node: &Node<Said>, line: &str) -> Option<String> {
+    let page = node.pages.text();
+    page.lines().find_map(|of_page| of_page.strip_prefix(line)?.strip_prefix(' ').map(str::to_owned))
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A process with more events than one may have is left out; the other one stays, and so does the level.
+#[test]
+fn flooding_process_is_left_out_alone() {
+    let mut config = Config::default();
+    config.budget.events_per_process = 1000;
+    config.budget.cores = 1000.0;
+    let mut node = node(config);
+    let [own, parent] = living();
+    let start = Instant::now();
+    events(&node, &[(own, 10), (parent, 10)]);
+    node.page(start);
+    events(&node, &[(own, 10_001), (parent, 9_999)]);
+    node.page(start + SECOND * 10);
+    assert_eq!(*node.source.left.borrow(), [own]);
+    assert!(node.source.levels.borrow().is_empty());
+    let state = |state| value(&node, &format!("memscope_targets{{state=\"{state}\"}}"));
+    assert_eq!((state("left_out").as_deref(), state("refused").as_deref()), (Some("1"), Some("0")));
+    assert_eq!(value(&node, "memscope_agent_level").as_deref(), Some("0"));
+}
+
+/// Lost records take the level down, with their reason on the page; the busiest process leaves at level 3, all at level 4.
+#[test]
+fn loss_takes_the_level_down() {
+    let mut config = Config::default();
+    config.budget.cores = 1000.0;
+    let mut node = node(config);
+    let [own, parent] = living();
+    let start = Instant::now();
+    events(&node, &[(own, 1), (parent, 1)]);
+    node.page(start);
+    for minute in 1..=4_u32 {
+        events(&node, &[(own, 100), (parent, 50)]);
+        node.source.spent.set(Spent { lost: u64::from(minute) * 50, programs: None });
+        node.page(start + SECOND * 60 * minute);
+    }
+    let levels = [Level::NoPython, Level::NoStacks, Level::NoBusy, Level::Detached];
+    assert_eq!(*node.source.levels.borrow(), levels);
+    let left = node.source.left.borrow().clone();
+    assert_eq!((left[0], left[1..].contains(&own), left[1..].contains(&parent), left.len()), (own, true, true, 3));
+    assert_eq!(value(&node, "memscope_agent_level").as_deref(), Some("4"));
+    assert_eq!(value(&node, "memscope_agent_level_changes_total{reason=\"loss\"}").as_deref(), Some("4"));
+    assert_eq!(value(&node, "memscope_agent_level_changes_total{reason=\"cpu\"}").as_deref(), Some("0"));
+    assert_eq!(value(&node, "memscope_events_lost_total{reason=\"ring_full\"}").as_deref(), Some("200"));
+    assert!(node.look(start).is_empty(), "nothing joins while all is left out");
+    assert_eq!(node.status().changes.len(), 4);
+}
+
+/// More series than the page may have: those of single processes go first, the agent's own never; what is missing is counted.
+#[test]
+fn page_is_bounded() {
+    let mut config = Config::default();
+    config.metrics.max_series = 200;
+    let mut node = node(config);
+    {
+        let mut account = node.source.account.borrow_mut();
+        let [own, _] = living();
+        account.processes.insert(own, Known::default());
+        account.series = (0..300)
+            .map(|number| (SeriesKey { pid: own, device: Device::Npu(number), pool: pools::HAL }, Series::default()))
+            .collect();
+    }
+    node.page(Instant::now());
+    let page = node.pages.text();
+    let series = page.lines().filter(|line| !line.starts_with('#')).count();
+    assert!(series <= 200, "{series}");
+    assert!(series > 150, "{series}");
+    assert!(!page.contains("memscope_process_"), "{page}");
+    assert!(value(&node, "memscope_agent_level").is_some());
+    node.page(Instant::now());
+    let dropped = value(&node, "memscope_agent_series_dropped_total").and_then(|dropped| dropped.parse::<u64>().ok());
+    assert!(dropped > Some(300), "{dropped:?}");
+}
+
+/// A child that the rules exclude leaves the trace.
+#[test]
+fn excluded_children_leave() {
+    let mut config = Config::default();
+    config.rules.otherwise = Action::Exclude;
+    let mut node = node(config);
+    let [own, parent] = living();
+    events(&node, &[(own, 1), (parent, 1)]);
+    node.page(Instant::now());
+    let mut left = node.source.left.borrow().clone();
+    left.sort_unstable();
+    let mut expected = [own, parent];
+    expected.sort_unstable();
+    assert_eq!(left, expected);
+    assert_eq!(value(&node, "memscope_targets{state=\"excluded\"}").as_deref(), Some("2"));
+}

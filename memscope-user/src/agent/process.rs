@@ -1,0 +1,122 @@
+//! What is known of a process that was found.
+
+use std::fs;
+
+use nix::unistd::{Uid, User};
+
+use super::{
+    cgroup::Cgroup,
+    fold::{Target, Where},
+    names::Names,
+    rules::Facts,
+};
+use crate::{
+    hash::HashMap,
+    os::process::{command, environment, variable},
+};
+
+/// Names of users that are remembered.
+const MAX_USERS: usize = 4096;
+/// Digits of a container's number that stand for its name.
+const SHORT_ID: usize = 12;
+/// Variables that give a process's rank, the first that is there counts.
+const RANKS: [&str; 3] = ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"];
+
+/// Names of users, each looked up once.
+#[derive(Debug, Default)]
+pub(super) struct Users(HashMap<u32, String>);
+
+impl Users {
+    fn name(&mut self, uid: u32) -> String {
+        if self.0.len() >= MAX_USERS {
+            self.0.clear();
+        }
+        let look_up = || User::from_uid(Uid::from_raw(uid)).ok().flatten().map(|user| user.name);
+        self.0.entry(uid).or_insert_with(|| look_up().unwrap_or_else(|| uid.to_string())).clone()
+    }
+}
+
+/// Looks at a process. `None` if it is gone.
+pub(super) fn look(pid: u32, names: &mut Names, users: &mut Users) -> Option<(Facts, Target)> {
+    let uid = uid_of(pid)?;
+    let cgroup = Cgroup::of(pid);
+    let name = cgroup.container_id.as_deref().and_then(|id| names.of(id, std::time::Instant::now())).cloned();
+    let facts = Facts {
+        command: command(pid),
+        user: users.name(uid),
+        uid,
+        namespace: name.as_ref().map(|name| name.namespace.clone()),
+        pod: name.as_ref().map(|name| name.pod.clone()),
+        pod_uid: cgroup.pod_uid,
+        container: name.map(|name| name.container),
+        container_id: cgroup.container_id,
+    };
+    let target = target(&facts, rank(pid));
+    Some((facts, target))
+}
+
+/// Labels of a process.
+fn target(facts: &Facts, rank: String) -> Target {
+    let short = |id: &String| id.chars().take(SHORT_ID).collect();
+    let place = Where {
+        namespace: facts.namespace.clone().unwrap_or_default(),
+        pod_name: facts.pod.clone().or_else(|| facts.pod_uid.clone()).unwrap_or_default(),
+        container_name: facts.container.clone().or_else(|| facts.container_id.as_ref().map(short)).unwrap_or_default(),
+    };
+    Target {
+        place,
+        container_id: facts.container_id.clone().unwrap_or_default(),
+        comm: facts.command.clone(),
+        rank,
+        uid: facts.uid,
+    }
+}
+
+/// The real user of a process.
+pub(super) fn uid_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn rank(pid: u32) -> String {
+    let environment = environment(pid).unwrap_or_default();
+    let number = |name| {
+        let value = std::str::from_utf8(variable(&environment, name)?).ok()?;
+        value.parse::<u32>().ok()
+    };
+    RANKS.into_iter().find_map(number).map(|rank| rank.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names come first; without them UID and number stand for pod and container; without those nothing does.
+    #[test]
+    fn labels_by_what_is_known() {
+        let facts = Facts {
+            pod_uid: Some("5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8".into()),
+            container_id: Some("9ec39b91f3d70e1beff5".into()),
+            ..Facts::default()
+        };
+        let place = target(&facts, String::new()).place;
+        assert_eq!(
+            (place.pod_name.as_str(), place.container_name.as_str()),
+            ("5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8", "9ec39b91f3d7")
+        );
+        let named = Facts { pod: Some("vllm-0".into()), container: Some("server".into()), ..facts };
+        let place = target(&named, String::new()).place;
+        assert_eq!((place.pod_name.as_str(), place.container_name.as_str()), ("vllm-0", "server"));
+        assert_eq!(target(&Facts::default(), String::new()).place, Where::default());
+    }
+
+    #[test]
+    fn own_process_is_known() {
+        let pid = std::process::id();
+        let (facts, target) =
+            look(pid, &mut Names::new(std::path::Path::new("")), &mut Users::default()).expect("it is there");
+        assert_eq!((facts.uid, target.uid), (Uid::current().as_raw(), Uid::current().as_raw()));
+        assert_eq!(target.comm, command(pid));
+    }
+}

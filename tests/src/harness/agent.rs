@@ -1,0 +1,160 @@
+//! The node agent, and programs that no other test has.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use super::tracer::{Folder, Process, Target, simulation, tracer_path, workload_path};
+use crate::checkers::page::{self, Page};
+
+/// An agent that traces the programs of one name.
+#[derive(Debug)]
+pub struct Agent {
+    process: Process,
+    /// Its folder.
+    pub folder: Folder,
+}
+
+impl Agent {
+    /// Starts it, and waits until it runs.
+    #[must_use]
+    pub fn start(name: &str) -> Self {
+        let folder = Folder::new();
+        let config = settings(&folder, name);
+        let mut command = Command::new(tracer_path());
+        command.arg("agent").arg("--config").arg(config).current_dir(folder.path());
+        let process = Process::spawn(&mut command, folder.path(), "agent");
+        let agent = Self { process, folder };
+        agent.wait_for("the agent runs");
+        agent
+    }
+
+    /// Waits until it has said something.
+    pub fn wait_for(&self, text: &str) {
+        self.process.wait_for(text, || self.process.stderr().contains(text));
+        assert!(self.process.stderr().contains(text), "{}", self.process.stderr());
+    }
+
+    /// Where it can be asked.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("agent.sock")
+    }
+
+    /// The page as it is served, which has to be right in both formats.
+    #[must_use]
+    pub fn page(&self) -> Page {
+        let said = self.process.stderr();
+        let address = said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address");
+        let ask = |accept: &str| {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            stream.set_read_timeout(Some(Duration::from_secs(100))).expect("a time limit");
+            let head = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept: {accept}\r\n\r\n");
+            stream.write_all(head.as_bytes()).expect("asked");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("an answer");
+            let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+            body.to_owned()
+        };
+        let open = ask("application/openmetrics-text;version=1.0.0");
+        if open.starts_with('#') {
+            page::read(&open, true).unwrap_or_else(|why| panic!("{why}"));
+        }
+        let text = ask("text/plain");
+        // None is made yet.
+        if text.starts_with("no page") {
+            Page::default()
+        } else {
+            page::read(&text, false).unwrap_or_else(|why| panic!("{why}"))
+        }
+    }
+
+    /// Waits until the page is as it should be.
+    #[must_use]
+    pub fn wait_for_page(&self, what: &str, is_right: impl Fn(&Page) -> bool) -> Page {
+        self.process.wait_for(what, || is_right(&self.page()));
+        let page = self.page();
+        assert!(is_right(&page), "{what}: {page:#?}\n{}", self.process.stderr());
+        page
+    }
+
+    /// Waits until it traces this many processes.
+    #[must_use]
+    pub fn wait_for_processes(&self, count: u64) -> Page {
+        let traced = |page: &Page| page.count("memscope_process_info", &[]) == (count > 0).then_some(count);
+        self.wait_for_page("processes", traced)
+    }
+
+    /// Asks it.
+    #[must_use]
+    pub fn ask(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(tracer_path());
+        command.arg("agent").args(arguments).arg("--socket").arg(self.socket());
+        command.output().expect("it runs")
+    }
+
+    /// Ends it, in order.
+    pub fn end(mut self) {
+        self.process.signal(Signal::SIGTERM);
+        let status = self.process.wait();
+        assert!(status.success(), "{}", self.process.stderr());
+        assert!(!self.socket().exists());
+    }
+}
+
+fn settings(folder: &Folder, name: &str) -> PathBuf {
+    let config = folder.path().join("agent.toml");
+    let socket = folder.path().join("agent.sock");
+    let bundles = folder.path().join("bundles");
+    let text = format!(
+        "[rules]\notherwise = \"exclude\"\n[[rules.list]]\ncommand = \"{name}\"\n\
+         [discovery]\ninterval_seconds = 0.1\nlongest_seconds = 0.1\n\
+         [metrics]\nlisten = \"127.0.0.1:0\"\ninterval_seconds = 0.3\n\
+         [budget]\ncores = 1000.0\nevents_per_process = 1000000000\n\
+         [names]\ncontainer_logs = \"\"\n\
+         [bundles]\ndirectory = \"{}\"\n\
+         [control]\nsocket = \"{}\"\n",
+        bundles.display(),
+        socket.display()
+    );
+    fs::write(&config, text).expect("written settings");
+    config
+}
+
+/// A name that no other program has at the moment.
+#[must_use]
+pub fn own_name(word: &str) -> String {
+    format!("{word}{}", std::process::id())
+}
+
+/// A program under a name of its own, with the simulated libraries.
+#[must_use]
+pub fn named(program: &Path, name: &str, folder: &Folder) -> Command {
+    let copy = folder.path().join(name);
+    fs::copy(program, &copy).expect("a copy");
+    let mut command = Command::new(copy);
+    command.env("LD_LIBRARY_PATH", simulation().join("lib")).current_dir(folder.path());
+    command
+}
+
+/// A workload that begins when its pipe is written to; until then it is a shell of this name, which maps the libraries.
+#[must_use]
+pub fn waiting(name: &str, workload: &str, arguments: &[&str]) -> Target {
+    let folder = Folder::new();
+    mkfifo(&folder.path().join("go"), Mode::S_IRWXU).expect("a pipe");
+    let libraries = ["libascend_hal.so", "libruntime.so", "libascendcl.so", "libms_tools_ext.so", "libtorch_npu.so"];
+    let mut command = named(Path::new("/bin/bash"), name, &folder);
+    command.env("LD_PRELOAD", libraries.join(" "));
+    command
+        .args(["-c", "echo ready $$; read go < go; exec \"$@\"", "bash"])
+        .arg(workload_path(workload))
+        .args(arguments);
+    Target::start(command, folder, "ready ")
+}

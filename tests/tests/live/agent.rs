@@ -1,0 +1,111 @@
+//! The node agent: whom it finds, and its numbers against the journal of the simulated libraries.
+
+use std::fs;
+
+use memscope_tests::checkers::page::Page;
+use memscope_tests::harness::agent::{Agent, named, own_name, waiting};
+use memscope_tests::harness::expect::truth;
+use memscope_tests::harness::rows::Rows;
+use memscope_tests::harness::tracer::{Folder, Target, workload_path};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::shared::pool_blocks;
+
+/// The agent finds a process by itself; each call of the driver and of the pool is counted as the journal has it, to the byte, and
+/// the counters stay when it has ended.
+#[test]
+fn numbers_agree_with_the_journal() {
+    let name = own_name("agnt");
+    let agent = Agent::start(&name);
+    let arguments = ["--rounds", "4", "--blocks", "3", "--size", "30000000", "--leaks", "2", "--leak-size", "200000"];
+    let mut target = waiting(&name, "pool", &arguments);
+    let pid = target.pid();
+    let _ = agent.wait_for_processes(1);
+    fs::write(target.folder.path().join("go"), "\n").expect("it reads");
+    assert!(target.wait().success());
+    let page = agent.wait_for_processes(0);
+    let journal = target.folder.journal();
+    let entries = &journal.by_process()[&pid];
+    let truth = truth(entries, false);
+    let (allocations, frees): (Vec<_>, Vec<_>) = truth.calls.iter().partition(|call| call.is_alloc);
+    assert!(allocations.len() > 2 && !frees.is_empty(), "{allocations:?}");
+    let of_driver = |metric: &str| page.count(metric, &[("layer", "hal"), ("id", "0")]);
+    assert_eq!(of_driver("memscope_allocations_total"), Some(allocations.len() as u64));
+    assert_eq!(of_driver("memscope_frees_total"), Some(frees.len() as u64));
+    let held: u64 = truth.held.iter().map(|block| block.size).sum();
+    let allocated = of_driver("memscope_allocated_bytes_total").expect("bytes");
+    assert_eq!(allocated - of_driver("memscope_freed_bytes_total").expect("bytes"), held);
+    let reports: Vec<_> =
+        entries.iter().filter_map(|entry| entry.pta_report()).filter(|report| report.component == 0).collect();
+    let of_kind = |kind| reports.iter().filter(|report| report.kind == kind).count() as u64;
+    let of_pool = |metric: &str| page.count(metric, &[("pool", "pta"), ("id", "0")]);
+    assert_eq!(of_pool("memscope_allocations_total"), Some(of_kind(0)));
+    assert_eq!(of_pool("memscope_frees_total"), Some(of_kind(1)));
+    let live: u64 = pool_blocks(entries).values().sum();
+    let allocated = of_pool("memscope_allocated_bytes_total").expect("bytes");
+    assert_eq!(allocated - of_pool("memscope_freed_bytes_total").expect("bytes"), live);
+    assert_eq!(page.count("memscope_allocation_size_bytes_count", &[("pool", "pta")]), Some(of_kind(0)));
+    assert_eq!(page.count("memscope_events_lost_total", &[]), Some(0));
+    // What was held is live no more.
+    assert_eq!(page.count("memscope_memory_live_bytes", &[]), None);
+    agent.end();
+}
+
+/// Blocks that a running process holds, a child of it, a program of another name that is left alone, and a full capture meanwhile.
+#[test]
+fn running_processes_are_found_and_captured() {
+    const SIZE: u64 = 65_536;
+    let name = own_name("srve");
+    let serve = workload_path("serve");
+    let start = |name: &str| {
+        let folder = Folder::new();
+        let mut command = named(&serve, name, &folder);
+        command.args(["--rate", "200", "--hold", "3", "--children"]);
+        Target::start(command, folder, "ready ")
+    };
+    let other = start(&own_name("othr"));
+    let agent = Agent::start(&name);
+    let target = start(&name);
+    let page = agent.wait_for_processes(1);
+    assert_eq!(
+        page.count("memscope_process_info", &[("process_id", &target.pid().to_string()), ("comm", &name)]),
+        Some(1)
+    );
+    target.signal(Signal::SIGUSR1);
+    let pids = target.ready(2);
+    let page = agent.wait_for_processes(2);
+    let info = |pid: u32| page.count("memscope_process_info", &[("process_id", &pid.to_string())]);
+    assert_eq!((info(pids[0]), info(pids[1]), info(other.pid())), (Some(1), Some(1), None));
+    // The child allocated what it holds under the agent's eyes.
+    let child = pids.iter().find(|pid| **pid != target.pid()).expect("a child").to_string();
+    let held = |page: &Page| page.count("memscope_process_memory_bytes", &[("process_id", &child), ("layer", "hal")]);
+    let is_held = |page: &Page| held(page).is_some_and(|bytes| bytes == 3 * SIZE || bytes == 4 * SIZE);
+    let _ = agent.wait_for_page("what the child holds", is_held);
+    let status = agent.ask(&["status", "--json"]);
+    let status: Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    let seen: Vec<u64> = status["processes"]
+        .as_array()
+        .expect("processes")
+        .iter()
+        .filter_map(|process| process["pid"].as_u64())
+        .collect();
+    let mut expected: Vec<u64> = pids.iter().map(|pid| u64::from(*pid)).collect();
+    expected.sort_unstable();
+    assert_eq!((seen, &status["level"]), (expected, &0.into()), "{status:#}");
+    let output = agent.folder.path().join("captured");
+    let pid = target.pid().to_string();
+    let asked = agent.ask(&["capture", "--pid", &pid, "--for", "1s", "--output-path", output.to_str().expect("plain")]);
+    assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+    let rows = Rows::read(&output);
+    let allocations = rows.all().filter(|row| row.event == "MALLOC" && row.pid == target.pid()).count();
+    assert!(allocations > 10, "{allocations}");
+    // The agent goes on.
+    let count = |page: &Page| page.count("memscope_allocations_total", &[("layer", "hal")]).expect("allocations");
+    let before = count(&agent.page());
+    let _ = agent.wait_for_page("further allocations", |page| count(page) > before);
+    target.assert_unharmed();
+    other.assert_unharmed();
+    agent.end();
+    target.assert_unharmed();
+}
