@@ -30,6 +30,7 @@ pub mod oom;
 pub mod peaks;
 mod per_device;
 mod question;
+pub mod ranks;
 pub(crate) mod registry;
 pub mod sample;
 mod scale;

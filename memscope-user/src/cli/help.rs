@@ -35,6 +35,7 @@ const GROUPS: [Group; 5] = [
             ("lifetimes", "How long blocks live, by size and call stack"),
             ("inefficient", "Blocks held longer than they were used"),
             ("diff", "What grew between two runs or moments"),
+            ("ranks", "Which rank of a job differs, where, since when"),
             ("whatif", "Other pool settings, or a smaller card: does it fit?"),
             ("advise", "Pool settings that serve a run better"),
             ("forecast", "When memory will be full"),

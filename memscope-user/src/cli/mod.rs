@@ -26,6 +26,7 @@ mod newest;
 mod offline;
 mod page;
 mod progress;
+mod ranks;
 mod report;
 mod select;
 mod signals;
@@ -88,6 +89,7 @@ fn run_command_line() -> ExitCode {
         Some(Command::Recover(recover)) => offline::recover(&recover),
         Some(Command::Compare(args)) => compare::run(&args),
         Some(Command::Diff(args)) => diff::run(&args),
+        Some(Command::Ranks(args)) => ranks::run(&args),
         Some(Command::Whatif(args)) => newest::on(args, |args| &mut args.replayed.files, whatif::run),
         Some(Command::Advise(args)) => newest::on(args, |args| &mut args.replayed.files, whatif::run_advise),
         Some(Command::Forecast(args)) => newest::on(args, |args| &mut args.files, forecast::run),

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde::Serialize;
 
-use crate::analyses::{Finding, compare::ComparedDevice, diff::Diff, live_use::Moment, sample::Sample};
+use crate::analyses::{Finding, compare::ComparedDevice, diff::Diff, live_use::Moment, ranks::Ranks, sample::Sample};
 use crate::explain::{Card, NotJudged};
 use crate::holders::Holders;
 use crate::model::{RunEnd, StepsFrom};
@@ -71,6 +71,10 @@ impl Content for Comparison<'_> {
     const SCHEMA: &'static str = "memscope/comparison/1";
 }
 
+impl Content for Ranks {
+    const SCHEMA: &'static str = "memscope/ranks/1";
+}
+
 impl Content for Sample {
     const SCHEMA: &'static str = "memscope/sample/1";
 }
@@ -131,8 +135,19 @@ pub fn to_string<T: Content>(content: T) -> String {
 }
 
 /// Names of the schemas, as `memscope-bpf schema` takes them.
-pub const NAMES: [&str; 10] =
-    ["findings", "explanation", "diff", "comparison", "sample", "top", "holders", "whatif", "advice", "forecast"];
+pub const NAMES: [&str; 11] = [
+    "findings",
+    "explanation",
+    "diff",
+    "comparison",
+    "ranks",
+    "sample",
+    "top",
+    "holders",
+    "whatif",
+    "advice",
+    "forecast",
+];
 
 /// The JSON Schema (draft 2020-12) of the documents of this name; `None` if there are none.
 #[must_use]
@@ -142,6 +157,7 @@ pub fn schema(name: &str) -> Option<String> {
         "explanation" => schema_of::<Explained<'_>>(),
         "diff" => schema_of::<Diff>(),
         "comparison" => schema_of::<Comparison<'_>>(),
+        "ranks" => schema_of::<Ranks>(),
         "sample" => schema_of::<Sample>(),
         "top" => schema_of::<Moment>(),
         "holders" => schema_of::<Holders>(),

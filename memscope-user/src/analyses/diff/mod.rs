@@ -15,6 +15,7 @@ use std::cmp::Reverse;
 use std::hash::Hash;
 
 pub use self::finding::{Diff, DiffSide, LiveChange, OwnerDiff, PlaceDiff, PoolDiff, SizeDiff};
+pub(in crate::analyses) use self::places::Places;
 pub use self::snapshot::{At, Recorder, Snapshot};
 pub use self::table::TABLE;
 pub use self::text::write_diff;

@@ -8,11 +8,11 @@ const MAX_REMEMBERED: usize = 1 << 18;
 
 /// Leaves the addresses out of stacks.
 #[derive(Debug, Default)]
-pub(super) struct Places(HashMap<Stacks, Stacks>);
+pub(in crate::analyses) struct Places(HashMap<Stacks, Stacks>);
 
 impl Places {
     /// The place of a stack: the same wherever the kernel has put the modules.
-    pub(super) fn of(&mut self, stacks: Stacks) -> Stacks {
+    pub(in crate::analyses) fn of(&mut self, stacks: Stacks) -> Stacks {
         if stacks.native.is_none() && stacks.mixed.is_none() {
             return stacks;
         }

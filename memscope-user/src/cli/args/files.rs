@@ -60,6 +60,17 @@ pub(in crate::cli) struct CompareArgs {
     pub select: SelectArgs,
 }
 
+/// `ranks`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RanksArgs {
+    /// One input of each rank, in their order: captures, folders of dumps, or dumps.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// One JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `diff`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DiffArgs {

@@ -26,7 +26,7 @@ pub(in crate::cli) use self::agent::{AgentArgs, AgentCaptureArgs, AgentCommand, 
 pub(in crate::cli) use self::collect::{CollectArgs, CollectMode, LogLevel, ReportKind};
 pub(in crate::cli) use self::files::{
     CompareArgs, DecomposeArgs, DiffArgs, ExportArgs, ExportAt, ExportFormat, ExportStack, FileArgs, HtmlArgs,
-    InefficientArgs, LeaksArgs, OwnerArgs, PageArgs, RecoverArgs, ReplayArgs, WeightBy, What,
+    InefficientArgs, LeaksArgs, OwnerArgs, PageArgs, RanksArgs, RecoverArgs, ReplayArgs, WeightBy, What,
 };
 pub(in crate::cli) use self::holders::HoldersArgs;
 pub(in crate::cli) use self::trace::{Link, ProbeArgs, TraceArgs};
@@ -102,6 +102,8 @@ pub(in crate::cli) enum Command {
     Compare(CompareArgs),
     /// Show what grew between two runs, or between two moments of one, by owner, call stack and size.
     Diff(DiffArgs),
+    /// Show which rank of a job holds other memory than its peers, at which place, and since when.
+    Ranks(RanksArgs),
     /// Replay a run's requests to `PyTorch`'s pool under other settings, or on a smaller device.
     Whatif(WhatIfArgs),
     /// Find settings of `PyTorch`'s pool that serve a run better.
@@ -206,7 +208,7 @@ pub(in crate::cli) struct CompletionsArgs {
 /// `schema`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SchemaArgs {
-    /// Kind of document: of reports, `explain`, `diff`, `compare`, `stat`, `top`, `holders`, `whatif`, `advise` or `forecast`.
+    /// Kind of document: of reports, `explain`, `diff`, `compare`, `ranks`, `stat`, `top`, `holders`, `whatif`, `advise` or `forecast`.
     #[arg(value_parser = crate::document::NAMES)]
     pub name: String,
 }
