@@ -85,8 +85,7 @@ Usage: memscope-bpf COMMAND [OPTIONS]
   sudo memscope-bpf attach 1234 -d 30s                        a server grows
   memscope-bpf run --analysis=leaks,oom -- bash train.sh      training runs out of memory
   memscope-bpf report memscopeDumpResults --open              all answers in a browser
-Each command: memscope-bpf COMMAND -h (in short) or --help (everything).
-{after-help}",
+Each command: memscope-bpf COMMAND -h (in short) or --help (everything).{after-help}",
     );
     text
 }
