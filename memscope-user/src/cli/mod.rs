@@ -44,7 +44,7 @@ pub(crate) use select::condition;
 use std::{ffi::OsString, process::ExitCode};
 
 use self::{
-    args::{CollectArgs, Command, LogLevel, RunArgs},
+    args::{Cli, CollectArgs, Command, LogLevel, RunArgs},
     messages::{error, message, usage},
     typed::Refusal,
 };
@@ -72,7 +72,7 @@ pub fn main() -> ExitCode {
 fn run_command_line() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     deprecations(&arguments);
-    let cli = match typed::parse(&arguments) {
+    let mut cli = match typed::parse(&arguments) {
         Ok(cli) => cli,
         Err(Refusal::Text(text)) => return usage(text),
         Err(Refusal::Clap(error)) => {
@@ -82,59 +82,71 @@ fn run_command_line() -> ExitCode {
     if let Some(collect) = cli.collect() {
         warn_of_lists(collect);
     }
-    match cli.command {
-        Some(Command::Run(run)) => trace::run(&run),
-        Some(Command::Attach(attach)) => trace::attach(&attach.processes.all(), &attach.trace),
-        Some(Command::Replay(replay)) => offline::replay(&replay),
-        Some(Command::Recover(recover)) => offline::recover(&recover),
-        Some(Command::Compare(args)) => compare::run(&args),
-        Some(Command::Diff(args)) => diff::run(&args),
-        Some(Command::Ranks(args)) => ranks::run(&args),
-        Some(Command::Whatif(args)) => newest::on(args, |args| &mut args.replayed.files, whatif::run),
-        Some(Command::Advise(args)) => newest::on(args, |args| &mut args.replayed.files, whatif::run_advise),
-        Some(Command::Forecast(args)) => newest::on(args, |args| &mut args.files, forecast::run),
-        Some(Command::Inefficient(args)) => inefficient::run(&args),
-        Some(Command::Decompose(args)) if args.print_rules => decompose::run(&args),
-        Some(Command::Decompose(args)) => newest::on(args, |args| &mut args.files, decompose::run),
-        Some(Command::Explain(args)) => newest::on(args, |args| &mut args.files, explain::run),
-        Some(Command::Report(args)) => newest::on(args, |args| &mut args.files, page::run),
-        Some(Command::Leaks(args)) => newest::on(args, |args| &mut args.files, leaks::run),
-        Some(Command::Ask(args)) => newest::on(args, |ask| &mut ask.args.files, ask::run),
-        Some(Command::Stat(args)) => stat::run(&args),
-        Some(Command::Top(args)) => top::run(&args),
-        Some(Command::Export(args)) => newest::on(args, |args| &mut args.files, export::run),
-        Some(Command::Holders(args)) => holders::run(&args),
-        Some(Command::Agent(args)) => agent::run(&args),
-        Some(Command::Daemon(args)) => daemon::run(&args),
-        Some(Command::DaemonTracer(args)) => daemon::trace(args),
-        Some(Command::Doctor(doctor)) => doctor::run(&doctor),
-        Some(Command::Demo(demo)) => demo::run(&demo),
-        Some(Command::Completions(args)) => manual::completions(&args),
-        Some(Command::Schema(args)) => manual::schema(&args),
-        Some(Command::Manual(args)) => manual::pages(&args),
-        Some(Command::UsageHelper(helper)) => crate::usage::helper::serve(helper.library.as_deref()),
-        None if cli.load_api_env || cli.unload_api_env => {
-            let text =
-                format_args!("no environment is needed: `import msmemscope` works as it is; nothing was changed");
-            message(LogLevel::Info, LogLevel::Info, text);
-            ExitCode::SUCCESS
-        }
-        None if cli.compare || cli.input_path.is_some() => match cli.input_path {
+    match cli.command.take() {
+        Some(command) => of_command(command),
+        None => without_a_command(cli),
+    }
+}
+
+fn of_command(command: Command) -> ExitCode {
+    match command {
+        Command::Run(run) => trace::run(&run),
+        Command::Attach(attach) => trace::attach(&attach.processes.all(), &attach.trace),
+        Command::Replay(replay) => offline::replay(&replay),
+        Command::Recover(recover) => offline::recover(&recover),
+        Command::Compare(args) => compare::run(&args),
+        Command::Diff(args) => diff::run(&args),
+        Command::Ranks(args) => ranks::run(&args),
+        Command::Whatif(args) => newest::on(args, |args| &mut args.replayed.files, whatif::run),
+        Command::Advise(args) => newest::on(args, |args| &mut args.replayed.files, whatif::run_advise),
+        Command::Forecast(args) => newest::on(args, |args| &mut args.files, forecast::run),
+        Command::Inefficient(args) => inefficient::run(&args),
+        Command::Decompose(args) if args.print_rules => decompose::run(&args),
+        Command::Decompose(args) => newest::on(args, |args| &mut args.files, decompose::run),
+        Command::Explain(args) => newest::on(args, |args| &mut args.files, explain::run),
+        Command::Report(args) => newest::on(args, |args| &mut args.files, page::run),
+        Command::Leaks(args) => newest::on(args, |args| &mut args.files, leaks::run),
+        Command::Ask(args) => newest::on(args, |ask| &mut ask.args.files, ask::run),
+        Command::Stat(args) => stat::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Export(args) => newest::on(args, |args| &mut args.files, export::run),
+        Command::Holders(args) => holders::run(&args),
+        Command::Agent(args) => agent::run(&args),
+        Command::Daemon(args) => daemon::run(&args),
+        Command::DaemonTracer(args) => daemon::trace(args),
+        Command::Doctor(doctor) => doctor::run(&doctor),
+        Command::Demo(demo) => demo::run(&demo),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Schema(args) => manual::schema(&args),
+        Command::Manual(args) => manual::pages(&args),
+        Command::UsageHelper(helper) => crate::usage::helper::serve(helper.library.as_deref()),
+    }
+}
+
+/// A program or a process alone, and msMemScope's options that stand for commands.
+fn without_a_command(cli: Cli) -> ExitCode {
+    if cli.load_api_env || cli.unload_api_env {
+        let text = format_args!("no environment is needed: `import msmemscope` works as it is; nothing was changed");
+        message(LogLevel::Info, LogLevel::Info, text);
+        return ExitCode::SUCCESS;
+    }
+    if cli.compare || cli.input_path.is_some() {
+        return match cli.input_path {
             Some(paths) if cli.compare && cli.program.is_empty() && cli.pid.is_empty() => {
                 let collect = &cli.trace.collect;
                 compare::run_option(&paths, collect.level, collect.output_path(), collect.json)
             }
             Some(_) if cli.compare => usage("--compare traces nothing: leave the program or --pid out"),
             _ => usage("--compare and --input-path=A,B must be used together"),
-        },
-        None if !cli.pid.is_empty() && !cli.program.is_empty() => {
-            usage("--pid attaches to a running process: a program cannot be given as well")
-        }
-        None if !cli.pid.is_empty() => trace::attach(&cli.pid, &cli.trace),
-        None if !cli.program.is_empty() => {
+        };
+    }
+    match (cli.pid.is_empty(), cli.program.is_empty()) {
+        (false, false) => usage("--pid attaches to a running process: a program cannot be given as well"),
+        (false, true) => trace::attach(&cli.pid, &cli.trace),
+        (true, false) => {
             trace::run(&RunArgs { trace: cli.trace, user: None, mstx_injection: false, program: cli.program })
         }
-        None => usage("what to trace? `memscope-bpf run -- PROG`, or `memscope-bpf --pid PID`; see --help"),
+        (true, true) => usage("what to trace? `memscope-bpf run -- PROG`, or `memscope-bpf --pid PID`; see --help"),
     }
 }
 

@@ -278,13 +278,18 @@ impl Follow {
             }
             return Ok(());
         }
+        if let Some(why) = urgent.withheld {
+            self.warn_given_up(urgent.pid, GivenUp::Withheld(why));
+        }
         let known = self.added.len();
         let ahead = if urgent.kind == Kind::Exec { self.look_ahead(kernel, urgent.pid) } else { Ok(()) };
         let scanned = ahead.and(self.look(kernel, urgent));
         let took_too_long = urgent.held.is_some_and(|thread| !self.waits.release(thread));
-        let given_up = urgent.withheld.map(GivenUp::Withheld).or(took_too_long.then_some(GivenUp::TooLong));
-        if let Some(why) = given_up {
-            self.went_on(urgent.pid, why, known, scanned.is_ok());
+        if took_too_long {
+            self.warn_given_up(urgent.pid, GivenUp::TooLong);
+        }
+        if (took_too_long || urgent.withheld.is_some()) && scanned.is_ok() {
+            self.libraries.note_late(self.added.get(known..).unwrap_or_default());
         }
         if urgent.stopped {
             if scanned.is_ok() {
@@ -295,15 +300,9 @@ impl Follow {
         scanned
     }
 
-    /// A process went on before it was examined. Its first calls may be missed if files were added since, or if it
-    /// could not be examined; warns once per process.
-    fn went_on(&mut self, pid: u32, why: GivenUp, known: usize, is_looked_at: bool) {
-        let new = self.added.get(known..).unwrap_or_default();
-        if is_looked_at {
-            self.libraries.note_late(new);
-        }
-        let misses = !is_looked_at || new.iter().any(|file| !file.placed.is_empty() || file.ops.is_some());
-        if misses && self.warned.insert(pid) {
+    /// Warns once per process that its first calls may be missed.
+    fn warn_given_up(&mut self, pid: u32, why: GivenUp) {
+        if self.warned.insert(pid) {
             self.messages.push(why.text(pid, &command(pid)));
         }
     }

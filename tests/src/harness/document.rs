@@ -25,12 +25,14 @@ pub fn npu(found: &Value) -> Option<u64> {
 }
 
 /// The published schemas. Part of the test program: guests have no source tree.
-const PUBLISHED: [&str; 9] = [
+const PUBLISHED: [&str; 11] = [
     include_str!("../../../docs/schema/findings.json"),
     include_str!("../../../docs/schema/explanation.json"),
     include_str!("../../../docs/schema/diff.json"),
     include_str!("../../../docs/schema/comparison.json"),
+    include_str!("../../../docs/schema/ranks.json"),
     include_str!("../../../docs/schema/sample.json"),
+    include_str!("../../../docs/schema/top.json"),
     include_str!("../../../docs/schema/holders.json"),
     include_str!("../../../docs/schema/whatif.json"),
     include_str!("../../../docs/schema/advice.json"),

@@ -9,7 +9,8 @@ use memscope_tests::checkers::{csv, db};
 use memscope_tests::harness::document::npu;
 use memscope_tests::harness::expect::{Expect, Totals, assert_equal};
 use memscope_tests::harness::journal::{Entry, Library};
-use memscope_tests::harness::tracer::{Run, Tracer, simulation};
+use memscope_tests::harness::tracer::{Run, Tracer, in_vm, simulation};
+use serde_json::Value;
 
 /// What the options' defaults lead to.
 pub(crate) const DEFAULT: Expect = Expect { launches: false, host: false, killed: false };
@@ -32,12 +33,24 @@ pub(crate) fn assert_sound_with(run: &Run, pools: &'static [&'static str]) {
     }
 }
 
-/// The report says that nothing was lost.
+/// The report says that nothing was lost. Kernels before 6.0, of the virtual machines, hold no thread: there a process may have gone on
+/// before it was looked at, if all that it had mapped was probed before.
 pub(crate) fn assert_nothing_lost(run: &Run) {
+    const WENT_ON: &str = "process not stopped";
     let lost = if run.stdout.contains("{\"schema\"") {
-        run.json()["end"]["losses"].as_array().is_none_or(|losses| !losses.is_empty())
+        let is_none = |loss: &Value| {
+            in_vm() && loss["reason"] == WENT_ON && loss["touches"].as_array().is_some_and(Vec::is_empty)
+        };
+        run.json()["end"]["losses"].as_array().is_none_or(|losses| !losses.iter().all(is_none))
     } else {
-        !run.stdout.contains("lost: 0 (ring full), 0 (any other reason)")
+        let line = format!("({WENT_ON}), touches no figure");
+        let listed = || {
+            let report = run.stdout.lines().skip_while(|line| *line != "lost: 0 (ring full)").skip(1);
+            let lines: Vec<&str> = report.take_while(|line| line.starts_with("  ")).collect();
+            !lines.is_empty() && lines.iter().all(|listed| listed.ends_with(&line))
+        };
+        let nothing = run.stdout.contains("lost: 0 (ring full), 0 (any other reason)");
+        !(nothing || in_vm() && listed())
     };
     assert!(!lost, "{}", run.said());
 }
@@ -89,12 +102,11 @@ pub(crate) fn compare(tracer: Tracer, expect: Expect) -> (Run, Totals) {
 }
 
 /// The one finding of this kind, of a process, on a device.
-pub(crate) fn finding(run: &Run, kind: &str, pid: u32, device: u32) -> serde_json::Value {
+pub(crate) fn finding(run: &Run, kind: &str, pid: u32, device: u32) -> Value {
     let json = run.json();
     let findings = json["findings"].as_array().expect("findings");
-    let is_meant = |found: &&serde_json::Value| {
-        found["finding"] == kind && found["pid"] == pid && npu(found) == Some(device.into())
-    };
+    let is_meant =
+        |found: &&Value| found["finding"] == kind && found["pid"] == pid && npu(found) == Some(device.into());
     let meant: Vec<_> = findings.iter().filter(is_meant).collect();
     assert_eq!(meant.len(), 1, "findings `{kind}` of process {pid} on device {device}: {findings:#?}");
     meant[0].clone()
