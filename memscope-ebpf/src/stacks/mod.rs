@@ -9,7 +9,7 @@ use core::ffi::c_void;
 use aya_ebpf::{bindings::pt_regs, macros::map, maps::Array};
 use memscope_common::{
     ProbeRow,
-    stack::{STACK_NATIVE, STACK_NATIVE_WITHOUT_PYTHON, STACK_PYTHON},
+    stack::{STACK_NATIVE, STACK_NATIVE_WITHOUT_PYTHON, STACK_PYTHON, STACKS_VARY},
 };
 
 pub(crate) use self::python::code_freed;
@@ -44,8 +44,8 @@ static STACKS_LEFT_OUT: Array<u32> = Array::with_max_entries(1, 0);
 #[inline(always)]
 fn wanted(row: &ProbeRow) -> u8 {
     let wanted = row.stacks & setting!(stacks) as u8;
-    if wanted == 0 {
-        return 0;
+    if wanted == 0 || setting!(stacks) & STACKS_VARY == 0 {
+        return wanted;
     }
     match STACKS_LEFT_OUT.get(0) {
         // SAFETY: a live map value.

@@ -12,7 +12,7 @@ use memscope_common::{
     Config, ProbeRow, SitePlaces,
     config::{ANY_USER, TRANSPORT_PERF, TRANSPORT_RING},
     row::{JUMP_ENTER, JUMP_LEAVE, JUMP_LEAVE_OWN, JUMPS},
-    stack::{SCRATCH_PER_CPU, STACK_NATIVE},
+    stack::{SCRATCH_PER_CPU, STACK_NATIVE, STACKS_VARY},
     unwind::RULES,
 };
 use nix::unistd::Uid;
@@ -142,7 +142,7 @@ impl Choice {
         Config {
             transport: if self.perf { TRANSPORT_PERF } else { TRANSPORT_RING },
             wake_bytes: options.ring_bytes / 8,
-            stacks: stacks.bits(),
+            stacks: stacks.bits() | if options.stacks_vary { STACKS_VARY } else { 0 },
             native_depth: stacks.native_depth.unwrap_or(0),
             python_depth: stacks.python_depth.unwrap_or(0),
             loops: features.loops.into(),

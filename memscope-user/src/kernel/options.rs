@@ -27,6 +27,8 @@ pub struct KernelOptions {
     pub arrays: bool,
     /// Which stacks are taken.
     pub stacks: StackOptions,
+    /// Stacks may be left out while the trace runs: each call that takes one looks for that.
+    pub stacks_vary: bool,
     /// Blocks are watched.
     pub watch: bool,
     /// The process group of the program to run; 0 if none.

@@ -125,6 +125,7 @@ fn kernel_options(options: &TraceOptions, wanted_ops: &OpsOptions, home: Option<
         objects: wanted_ops.choice.torch(),
         arrays: wanted_ops.accesses,
         stacks: stacks::options(options),
+        stacks_vary: matches!(options.traced, Traced::Joining),
         watch: options.watch.is_some(),
         home_group: home.map_or(0, |group| group.as_raw().cast_unsigned()),
     }
