@@ -331,9 +331,9 @@ mod tests {
         }
         assert_eq!(accepted("memscope-bpf -p 12 -d 5s").pid, [12]);
         let Some(Command::Stat(args)) = accepted("memscope-bpf stat 12 -n 3").command else { panic!("no stat") };
-        assert_eq!((args.processes.all(), args.count), (vec![12], Some(3)));
+        assert_eq!((args.samples.processes.all(), args.samples.count), (vec![12], Some(3)));
         let Some(Command::Top(args)) = accepted("memscope-bpf top 12 -n 3").command else { panic!("no top") };
-        assert_eq!((args.processes.all(), args.count), (vec![12], Some(3)));
+        assert_eq!((args.samples.processes.all(), args.samples.count), (vec![12], Some(3)));
         for typed in ["attach", "top", "attach 0", "attach x"] {
             let refused = parse(&line(&format!("memscope-bpf {typed}")));
             assert!(refused.is_err(), "{typed}");

@@ -267,10 +267,9 @@ impl ProcessArgs {
     }
 }
 
-/// `stat`.
-#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+/// Samples of running processes.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct StatArgs {
+pub(in crate::cli) struct SamplesArgs {
     /// The processes, with their children.
     #[command(flatten)]
     pub processes: ProcessArgs,
@@ -280,60 +279,9 @@ pub(in crate::cli) struct StatArgs {
     /// Stop after N samples.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// CSV output, a line for each figure: `time_ns,pid,device,layer,figure,value`.
-    #[arg(long, conflicts_with = "json")]
-    pub csv: bool,
     /// One JSON object for each sample.
     #[arg(long)]
     pub json: bool,
-    /// Leave children out.
-    #[arg(long)]
-    pub no_children: bool,
-    /// Print errors only.
-    #[arg(short = 'q', long)]
-    pub quiet: bool,
-    /// What else to probe.
-    #[command(flatten)]
-    pub probes: ProbeArgs,
-    /// Ask this library instead of the driver's DCMI: for tests.
-    #[arg(long, value_name = "FILE", hide = true)]
-    pub usage_library: Option<PathBuf>,
-    /// Say what a lesser way of linking than this kernel offers takes.
-    #[arg(long, value_enum, hide = true)]
-    pub link: Option<Link>,
-}
-
-/// What people type.
-const TOP_EXAMPLES: &str = "Examples:
-  sudo memscope-bpf top 1234                      the screen; h shows its keys
-  sudo memscope-bpf top 1234 --once               one look, as text
-  sudo memscope-bpf top 1234 --json --interval 10s >> memory.jsonl";
-
-/// `top`.
-#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
-#[derive(Debug, Args)]
-pub(in crate::cli) struct TopArgs {
-    /// The processes, with their children.
-    #[command(flatten)]
-    pub processes: ProcessArgs,
-    /// Time from sample to sample, at least 100ms.
-    #[arg(long, value_name = "TIME", value_parser = values::sample_interval, default_value = "1s")]
-    pub interval: Duration,
-    /// One sample as text (or as --csv or --json), after an interval.
-    #[arg(long, conflicts_with = "count")]
-    pub once: bool,
-    /// Stop after N samples.
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub count: Option<u64>,
-    /// CSV output, a line for each pool, owner and place.
-    #[arg(long, conflicts_with = "json")]
-    pub csv: bool,
-    /// One JSON object for each sample.
-    #[arg(long)]
-    pub json: bool,
-    /// Record no call stacks: places are sizes then. Costs the program less.
-    #[arg(long)]
-    pub no_stacks: bool,
     /// Leave children out.
     #[arg(long)]
     pub no_children: bool,
@@ -349,6 +297,60 @@ pub(in crate::cli) struct TopArgs {
     /// Use a lesser way of linking than this kernel offers.
     #[arg(long, value_enum, hide = true)]
     pub link: Option<Link>,
+}
+
+impl SamplesArgs {
+    /// A trace that counts and keeps nothing.
+    pub(in crate::cli) fn trace(&self, no_stacks: bool) -> TraceArgs {
+        let mut trace = TraceArgs {
+            probes: self.probes.clone(),
+            no_children: self.no_children,
+            usage_interval: self.interval,
+            usage_rate: 0,
+            usage_library: self.usage_library.clone(),
+            link: self.link,
+            no_capture: true,
+            no_stacks,
+            no_progress: true,
+            ..TraceArgs::default()
+        };
+        trace.collect.log_level = self.quiet.then_some(LogLevel::Error);
+        trace
+    }
+}
+
+/// `stat`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct StatArgs {
+    /// The samples.
+    #[command(flatten)]
+    pub samples: SamplesArgs,
+    /// CSV output, a line for each figure: `time_ns,pid,device,layer,figure,value`.
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+}
+
+/// What people type.
+const TOP_EXAMPLES: &str = "Examples:
+  sudo memscope-bpf top 1234                      the screen; h shows its keys
+  sudo memscope-bpf top 1234 --once               one look, as text
+  sudo memscope-bpf top 1234 --json --interval 10s >> memory.jsonl";
+
+/// `top`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct TopArgs {
+    /// The samples.
+    #[command(flatten)]
+    pub samples: SamplesArgs,
+    /// One sample as text (or as --csv or --json), after an interval.
+    #[arg(long, conflicts_with = "count")]
+    pub once: bool,
+    /// CSV output, a line for each pool, owner and place.
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+    /// Record no call stacks: places are sizes then. Costs the program less.
+    #[arg(long)]
+    pub no_stacks: bool,
 }
 
 /// `doctor`.

@@ -10,14 +10,7 @@ use self::{
     listen::{Shared, Style, Watcher},
     terminal::{Key, Terminal},
 };
-use super::{
-    FAILURE, USAGE,
-    args::{LogLevel, TopArgs, TraceArgs},
-    heap, messages,
-    signals::Signals,
-    terminal::shows_output,
-    trace,
-};
+use super::{FAILURE, USAGE, args::TopArgs, heap, messages, signals::Signals, terminal::shows_output, trace};
 use crate::{
     session::{Phase, Samples, Trace, TraceError, TraceOptions, Traced},
     top::{Action, State, View},
@@ -33,43 +26,26 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
         messages::error("top needs a terminal: use --once, --csv or --json, or `stat`");
         return ExitCode::from(USAGE);
     }
-    let options = match trace_args(args).options(Traced::Processes(args.processes.all())) {
+    let samples = &args.samples;
+    let options = match samples.trace(args.no_stacks).options(Traced::Processes(samples.processes.all())) {
         Ok(options) => options,
         Err(failure) => return trace::failed(&failure),
     };
-    let count = if args.once { Some(1) } else { args.count };
-    let options = TraceOptions { samples: Some(Samples { interval: args.interval, count }), ..options };
-    match watch(options, style, args.quiet) {
+    let count = if args.once { Some(1) } else { samples.count };
+    let options = TraceOptions { samples: Some(Samples { interval: samples.interval, count }), ..options };
+    match watch(options, style, samples.quiet) {
         Ok(status) => status,
         Err(failure) => trace::failed(&failure),
     }
 }
 
 fn style(args: &TopArgs) -> Style {
-    match (args.csv, args.json, args.once) {
+    match (args.csv, args.samples.json, args.once) {
         (true, ..) => Style::Csv,
         (_, true, _) => Style::Json,
         (.., true) => Style::Text,
         _ => Style::Screen,
     }
-}
-
-/// A trace that counts and keeps nothing.
-fn trace_args(args: &TopArgs) -> TraceArgs {
-    let mut trace = TraceArgs {
-        probes: args.probes.clone(),
-        no_children: args.no_children,
-        usage_interval: args.interval,
-        usage_rate: 0,
-        usage_library: args.usage_library.clone(),
-        link: args.link,
-        no_capture: true,
-        no_stacks: args.no_stacks,
-        no_progress: true,
-        ..TraceArgs::default()
-    };
-    trace.collect.log_level = args.quiet.then_some(LogLevel::Error);
-    trace
 }
 
 /// Starts the trace, shows it, and waits for its end.

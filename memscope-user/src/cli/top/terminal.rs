@@ -38,7 +38,7 @@ pub(super) enum Key {
 #[derive(Debug)]
 pub(super) struct Terminal(ratatui::Terminal<CrosstermBackend<Stdout>>);
 
-/// Whether somebody can press keys.
+/// Whether stdin is a terminal, so that keys can be pressed.
 pub(super) fn has_keys() -> bool {
     io::stdin().is_terminal()
 }
