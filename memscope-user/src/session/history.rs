@@ -1,19 +1,14 @@
 //! Earlier values of a figure: for rates and recent changes.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::analyses::sample::Change;
-
-/// The span of reported changes.
-const SPAN: Duration = Duration::from_secs(60);
-/// Points are at least this far apart, so that there are never more than 61.
-const APART: Duration = Duration::from_secs(1);
+use crate::analyses::sample::{Change, Past};
 
 /// One figure in the last minute.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    points: VecDeque<(Duration, u64)>,
+    /// 61 moments, one more at times.
+    past: Past<1>,
     /// Allocations and frees at the last sample.
     counts: Option<(u64, u64)>,
 }
@@ -21,18 +16,7 @@ pub(super) struct History {
 impl History {
     /// The figure at this time of the trace; returns its change. Times never run backwards.
     pub(super) fn bytes(&mut self, now: Duration, bytes: u64) -> Option<Change> {
-        // The oldest that stays is as old as the span, or a little older.
-        while self.points.get(1).is_some_and(|(time, _)| now.saturating_sub(*time) >= SPAN) {
-            self.points.pop_front();
-        }
-        let change = self.points.front().map(|&(time, before)| Change {
-            span_ns: now.saturating_sub(time).as_nanos() as u64,
-            change_bytes: i64::try_from(i128::from(bytes) - i128::from(before)).unwrap_or(i64::MAX),
-        });
-        if self.points.back().is_none_or(|(time, _)| now.saturating_sub(*time) >= APART) {
-            self.points.push_back((now, bytes));
-        }
-        change
+        self.past.take(now.as_nanos() as u64, bytes)
     }
 
     /// Allocations and frees up to now; returns the numbers since the last sample. In the first one all of them are.
@@ -74,7 +58,8 @@ mod tests {
         for tenths in 0..100_000 {
             history.bytes(Duration::from_millis(100 * tenths), tenths);
         }
-        assert!(history.points.len() <= 62, "{}", history.points.len());
+        let points = history.past.bytes().len();
+        assert!(points <= 62, "{points}");
         // 9999.9 s: the point at 9939 s is the last one that is a minute old.
         assert_eq!(history.bytes(at(10_000), 100_000).map(|change| change.change_bytes), Some(600));
     }

@@ -5,26 +5,24 @@
 //! Memory: about 0.5 KiB for each of at most 16 384 places of a process (further ones count as one of each pool), and for each
 //! live block what naming it takes.
 
-mod points;
 #[cfg(test)]
 mod tests;
 mod values;
 
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
-use self::points::Points;
 pub use self::values::{Moment, OwnerUse, PlaceUse, ProcessName};
 use super::{
     decompose::{Lives, RuleSet},
     growth::{Site, site_of},
-    sample::Sample,
+    sample::{Past, Sample},
 };
 use crate::hash::HashMap;
-use crate::model::{Block, Device, Event, EventKind, FreeCause, Name, Pool, Stacks};
+use crate::model::{Block, Device, Event, EventKind, Name, Pool, Stacks};
 
 /// Most places of one process.
 const MAX_PLACES: usize = 1 << 14;
-/// Ended processes whose last figures are kept.
+/// Ended processes with kept last figures.
 const MAX_ENDED: usize = 16;
 
 /// Counts what is live.
@@ -49,7 +47,8 @@ struct Sum {
     blocks: u64,
     bytes: u64,
     peak_bytes: u64,
-    points: Points,
+    /// 14 moments at most.
+    past: Past<5>,
 }
 
 impl LiveUse {
@@ -67,7 +66,7 @@ impl LiveUse {
                 self.running.entry(event.pid).or_default().came(&alloc.block, owner);
             }
             // What the end of the process or of the trace ends was live to the last.
-            EventKind::Free(free) if matches!(free.cause, FreeCause::TraceEnd | FreeCause::ProcessEnd) => {}
+            EventKind::Free(free) if !free.cause.gave_back() => {}
             EventKind::Free(free) => {
                 let owner = self.lives.went(event, free).and_then(|went| self.lives.owner(&went.live));
                 if let Some(process) = self.running.get_mut(&event.pid) {
@@ -133,14 +132,14 @@ impl Process {
         moment.places_full |= self.places_full;
         moment.names.extend(self.command.as_ref().map(|command| ProcessName { pid, command: command.to_string() }));
         for (&(device, site), sum) in &mut self.places {
-            let change = sum.points.take(time_ns, sum.bytes);
-            let Sum { blocks, bytes, peak_bytes, ref points } = *sum;
-            let recent = points.bytes();
+            let change = sum.past.take(time_ns, sum.bytes);
+            let Sum { blocks, bytes, peak_bytes, ref past } = *sum;
+            let recent = past.bytes().collect();
             let place = PlaceUse { pid, device, site, blocks, live_bytes: bytes, peak_bytes, change, recent };
             moment.places.extend((blocks > 0).then_some(place));
         }
         for (&(device, pool, owner), sum) in &mut self.owners {
-            let change = sum.points.take(time_ns, sum.bytes);
+            let change = sum.past.take(time_ns, sum.bytes);
             let Sum { blocks, bytes, peak_bytes, .. } = *sum;
             let owner = OwnerUse { pid, device, pool, owner, blocks, live_bytes: bytes, peak_bytes, change };
             moment.owners.extend((blocks > 0).then_some(owner));

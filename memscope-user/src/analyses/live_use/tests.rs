@@ -1,6 +1,7 @@
 use super::*;
 use crate::analyses::script::Script;
 use crate::backend::ascend::pools;
+use crate::model::FreeCause;
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -1,7 +1,9 @@
 //! The state at a moment of a running trace.
 
+mod past;
 mod text;
 
+pub(crate) use self::past::Past;
 pub use self::text::{SAMPLE_CSV_HEADER, write_sample, write_sample_csv};
 use schemars::JsonSchema;
 use serde::Serialize;
