@@ -47,6 +47,7 @@ mod regular;
 pub mod report;
 #[cfg(feature = "trace")]
 pub mod ring;
+mod robust;
 #[cfg(feature = "trace")]
 pub mod session;
 pub mod settings;

@@ -1,10 +1,10 @@
 //! Statistics that outliers do not lead astray.
 
 /// A time in seconds and a value.
-pub(super) type Point = (f64, f64);
+pub(crate) type Point = (f64, f64);
 
 /// The middle of values, the upper one of two.
-pub(super) fn median(values: &mut [f64]) -> f64 {
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     if values.is_empty() {
         return 0.0;
     }
@@ -12,20 +12,25 @@ pub(super) fn median(values: &mut [f64]) -> f64 {
     *values.select_nth_unstable_by(middle, f64::total_cmp).1
 }
 
-/// Slope and intercept by Theil and Sen: the medians over all pairs.
-pub(super) fn line(points: &[Point]) -> (f64, f64) {
+/// The median of the slopes of all pairs (Theil, Sen): a jump or a dip changes it little. `None` where all times are equal.
+pub(crate) fn slope(points: &[Point]) -> Option<f64> {
     let mut slopes = Vec::with_capacity(points.len() * points.len() / 2);
     for (index, (time, value)) in points.iter().enumerate() {
         let later = points[index + 1..].iter().filter(|(other, _)| other > time);
         slopes.extend(later.map(|(other, higher)| (higher - value) / (other - time)));
     }
-    let slope = median(&mut slopes);
+    (!slopes.is_empty()).then(|| median(&mut slopes))
+}
+
+/// Slope and intercept by Theil and Sen: the medians over all pairs.
+pub(crate) fn line(points: &[Point]) -> (f64, f64) {
+    let slope = slope(points).unwrap_or(0.0);
     let mut rests: Vec<f64> = points.iter().map(|(time, value)| value - slope * time).collect();
     (slope, median(&mut rests))
 }
 
 /// The highest value of each part, at the middle of its time.
-pub(super) fn envelope(points: &[Point], parts: usize) -> Vec<Point> {
+pub(crate) fn envelope(points: &[Point], parts: usize) -> Vec<Point> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
     let width = (last.0 - first.0) / parts as f64;
     if width <= 0.0 {
@@ -41,7 +46,7 @@ pub(super) fn envelope(points: &[Point], parts: usize) -> Vec<Point> {
 }
 
 /// Where the last straight stretch begins: growth may have set in late.
-pub(super) fn last_stretch(points: &[Point]) -> usize {
+pub(crate) fn last_stretch(points: &[Point]) -> usize {
     let mut start = 0;
     while points.len() - start >= 16 {
         let middle = start + (points.len() - start) / 2;
@@ -61,10 +66,10 @@ pub(super) fn last_stretch(points: &[Point]) -> usize {
 
 /// Numbers that look like chance and are the same each time.
 #[derive(Clone, Debug)]
-pub(super) struct Chance(u64);
+pub(crate) struct Chance(u64);
 
 impl Chance {
-    pub(super) const fn new(seed: u64) -> Self {
+    pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -77,12 +82,12 @@ impl Chance {
     }
 
     /// Less than `end`, which is not 0.
-    pub(super) const fn below(&mut self, end: usize) -> usize {
+    pub(crate) const fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
     /// From 0 to 1.
-    pub(super) fn part(&mut self) -> f64 {
+    pub(crate) fn part(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::{
     hash::HashMap,
     model::{Alloc, AllocFailed, Block, Device, Free, FreeCause, Pool, Stacks, UnknownFree},
+    robust,
 };
 
 /// The pool that figures are of.
@@ -276,19 +277,13 @@ impl Points {
         self.slope = self.median_slope();
     }
 
-    /// The median of the slopes of all pairs (Theil, Sen), in bytes a second: a jump or a dip changes it little.
+    /// In bytes a second.
     fn median_slope(&self) -> Option<f64> {
         if self.held.len() < LEAST_POINTS {
             return None;
         }
-        let mut slopes: Vec<f64> = Vec::new();
-        for (number, (from, before)) in self.held.iter().enumerate() {
-            for (to, after) in self.held.iter().skip(number + 1).filter(|(to, _)| to > from) {
-                slopes.push((*after as f64 - *before as f64) / (f64::from(to - from) * 60.0));
-            }
-        }
-        let middle = slopes.len() / 2;
-        (!slopes.is_empty()).then(|| *slopes.select_nth_unstable_by(middle, f64::total_cmp).1)
+        let point = |&(minute, bytes): &(u32, u64)| (f64::from(minute) * 60.0, bytes as f64);
+        robust::slope(&self.held.iter().map(point).collect::<Vec<robust::Point>>())
     }
 }
 

@@ -1,6 +1,6 @@
 //! When a series reaches a limit: the interval of many drawn futures.
 
-use super::robust::{Chance, Point, last_stretch, line, median};
+use crate::robust::{Chance, Point, last_stretch, line, median};
 
 /// Number of drawn futures.
 const DRAWS: usize = 300;

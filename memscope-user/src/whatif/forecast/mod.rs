@@ -5,7 +5,6 @@
 //! growth itself is chance, of drawn increments.
 
 mod crossing;
-mod robust;
 mod series;
 #[cfg(test)]
 mod tests;
@@ -18,6 +17,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::crossing::{Crossing, crossing};
+use crate::robust;
 
 /// Parts of a series; fewer than half of them are no evidence.
 const PARTS: usize = 40;

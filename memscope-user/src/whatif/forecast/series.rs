@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver, Sender};
 
-use super::robust::Point;
 use crate::analyses::Observer;
 use crate::model::{Device, Event, EventKind, PoolOperators, RunEnd};
+use crate::robust::Point;
 
 /// Intervals of a series: at twice as many, neighbours are joined.
 const INTERVALS: usize = 4096;
