@@ -125,7 +125,7 @@ fn numbers(text: &str, name: &str) -> Vec<u64> {
     lines.map(|number| number.parse().expect("a number")).collect()
 }
 
-/// Every field is in the schema; each number of a track, name or stack is told before it is used, times never run backwards, slices of a
+/// Every field is in the schema; each number of a track, name or stack is defined before its use, times never run backwards, slices of a
 /// track open and close in turn; the counter of the pool has the peak, and ends with what stays.
 #[test]
 fn perfetto_traces_hold_together() {

@@ -11,18 +11,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::project::{find, program, root, run as run_command};
 
-/// Words for which docs/glossary.md or plain English has a better one; whole words, in small letters.
-const WORDS: &[(&str, &str)] = &[
-    ("told", "reported, shown, counted"),
-    ("tells", "shows, says"),
-    ("whose", "of the, with"),
-    ("anew", "again"),
-    ("nobody", "no one, or name who"),
-    ("so many", "N"),
-    ("so often", "at most N times"),
-    ("whomever", "any process"),
-    ("what is there", "the thing itself"),
-];
+/// Words for which docs/glossary.md or plain English has a better one, each on a line with what to write; whole words, in small
+/// letters. A unit test holds the help of every command to the same list.
+const WORDS: &str = include_str!("../../docs/words.txt");
 /// Pages with their own history: entries stay as they were written.
 const HISTORY: &str = "CHANGELOG.md";
 /// Pages of the site.
@@ -142,7 +133,7 @@ fn words(text: &str) -> Vec<String> {
         let letters = |c: char| if c.is_alphanumeric() { c.to_ascii_lowercase() } else { ' ' };
         let line: String = line.chars().map(letters).collect();
         let line = format!(" {} ", line.split_whitespace().collect::<Vec<_>>().join(" "));
-        for (word, better) in WORDS {
+        for (word, better) in WORDS.lines().filter_map(|line| line.split_once(": ")) {
             if line.contains(&format!(" {word} ")) {
                 found.push(format!(":{number}: `{word}`: write {better}"));
             }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     hash::HashMap,
-    model::{Alloc, AllocFailed, Event, EventKind, Free, FreeCause, ProcessStart, UnknownFree},
+    model::{Alloc, AllocFailed, Event, EventKind, Free, ProcessStart, UnknownFree},
 };
 
 /// Series of pools at once: 1024 processes on two devices with four pools.
@@ -177,7 +177,7 @@ impl Books {
     }
 
     fn free(&mut self, event: &Event, free: &Free) {
-        if !matches!(free.cause, FreeCause::Program | FreeCause::Replaced | FreeCause::Unwatched) {
+        if !free.cause.gave_back() {
             // It is held until the end.
             return;
         }
@@ -212,7 +212,11 @@ impl Books {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{analyses::script::Script, backend::ascend::pools, model::Device};
+    use crate::{
+        analyses::script::Script,
+        backend::ascend::pools,
+        model::{Device, FreeCause},
+    };
 
     const PID: u32 = 7;
 

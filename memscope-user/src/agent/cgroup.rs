@@ -85,16 +85,19 @@ fn uid(text: &str) -> Option<String> {
 
 /// The container's number that a segment of a path ends with.
 fn container(segment: &str) -> Option<&str> {
-    let name = segment.strip_suffix(".scope").unwrap_or(segment);
-    let at = name.len().checked_sub(CONTAINER_DIGITS)?;
-    let number = name.get(at..).filter(|number| is_hex(number))?;
-    let before = &name[..at];
+    let (before, number) = split_number(segment.strip_suffix(".scope").unwrap_or(segment))?;
     if before.is_empty() || before.ends_with(':') {
         return Some(number);
     }
     let prefix = before.strip_suffix('-')?;
     let prefix = prefix.rsplit(':').next().unwrap_or(prefix);
     PREFIXES.contains(&prefix).then_some(number)
+}
+
+/// A name that ends with a container's number: what is before it, and the number.
+pub(super) fn split_number(name: &str) -> Option<(&str, &str)> {
+    let (before, number) = name.split_at_checked(name.len().checked_sub(CONTAINER_DIGITS)?)?;
+    is_hex(number).then_some((before, number))
 }
 
 fn is_hex(text: &str) -> bool {

@@ -130,7 +130,7 @@ pub struct Asker {
     pub groups: Vec<u32>,
 }
 
-/// What somebody may do.
+/// Rights of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
     /// Everything.

@@ -8,15 +8,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::cgroup::split_number;
 use crate::hash::HashMap;
 
 /// Containers that are known at once; a node has some hundred.
 const MAX_CONTAINERS: usize = 16_384;
-/// The folder is read again for an unknown container at most so often.
+/// Least time between two readings of the folder for unknown containers.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Longest name of Kubernetes.
 const MAX_NAME: usize = 253;
-const CONTAINER_DIGITS: usize = 64;
 
 /// What a container is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,10 +63,8 @@ impl Names {
 
 /// A container's number and what it is called, by the name of its log.
 fn parse(file: &str) -> Option<(String, ContainerName)> {
-    let stem = file.strip_suffix(".log")?;
-    let at = stem.len().checked_sub(CONTAINER_DIGITS)?;
-    let id = stem.get(at..).filter(|id| id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))?;
-    let mut parts = stem[..at].strip_suffix('-')?.split('_');
+    let (name, id) = split_number(file.strip_suffix(".log")?)?;
+    let mut parts = name.strip_suffix('-')?.split('_');
     let mut part = || parts.next().filter(|name| is_name(name)).map(str::to_owned);
     let (pod, namespace, container) = (part()?, part()?, part()?);
     parts.next().is_none().then(|| (id.to_owned(), ContainerName { namespace, pod, container }))

@@ -68,6 +68,18 @@ struct Last {
     lost: u64,
 }
 
+impl Last {
+    /// Processes with their events since then, the busiest first.
+    fn busiest(&self, account: &Account) -> Vec<(u32, u64)> {
+        let before = |pid: &u32| self.events.get(pid).copied().unwrap_or_default();
+        let living = account.processes.iter().filter(|(_, known)| !known.ended);
+        let mut busy: Vec<(u32, u64)> =
+            living.map(|(pid, known)| (*pid, known.events.saturating_sub(before(pid)))).collect();
+        busy.sort_by_key(|(pid, count)| (std::cmp::Reverse(*count), *pid));
+        busy
+    }
+}
+
 impl<S: Source> Node<S> {
     pub(super) fn new(config: Config, source: S, pages: Pages, speaker: Speaker) -> Self {
         let seconds = Duration::from_secs_f64;
@@ -182,7 +194,7 @@ impl<S: Source> Node<S> {
         self.bound(&mut samples);
         self.status = self.new_status(&account);
         self.pages.set(page::write(&samples, Format::Text), page::write(&samples, Format::OpenMetrics));
-        self.part(&account);
+        self.part(&account, now);
     }
 
     /// Children of traced processes are in the trace already: rules decide whether they stay.
@@ -204,22 +216,17 @@ impl<S: Source> Node<S> {
     /// Measures what the agent takes, and takes less where that is too much.
     fn keep_to_budget(&mut self, account: &Account, now: Instant) {
         let spent = self.source.spent();
-        let Some(before) = self.last.at.replace(now) else {
-            self.meter.read(now, spent.programs);
-            (self.last.all_events, self.last.lost) = (account.events, spent.lost);
-            self.last.events = events(account);
-            return;
-        };
         let cores = self.meter.read(now, spent.programs);
+        let newest = Last { at: Some(now), events: events(account), all_events: account.events, lost: spent.lost };
+        let last = std::mem::replace(&mut self.last, newest);
+        let Some(before) = last.at else { return };
         let reading = Reading {
             now: now.duration_since(self.started),
             cores,
-            records: account.events.saturating_sub(self.last.all_events),
-            lost: spent.lost.saturating_sub(self.last.lost),
+            records: account.events.saturating_sub(last.all_events),
+            lost: spent.lost.saturating_sub(last.lost),
         };
-        (self.last.all_events, self.last.lost) = (account.events, spent.lost);
-        let mut busy = self.busiest(account);
-        self.last.events = events(account);
+        let mut busy = last.busiest(account);
         let seconds = now.duration_since(before).as_secs_f64().max(1e-3);
         let most = (self.config.budget.events_per_process as f64 * seconds) as u64;
         for (pid, count) in busy.iter().filter(|(_, count)| *count > most) {
@@ -231,16 +238,6 @@ impl<S: Source> Node<S> {
         if let Some(step) = self.budget.read(&reading) {
             self.step(step, &busy, now);
         }
-    }
-
-    /// Processes with their events since the last page, the busiest first.
-    fn busiest(&self, account: &Account) -> Vec<(u32, u64)> {
-        let before = |pid: &u32| self.last.events.get(pid).copied().unwrap_or_default();
-        let living = account.processes.iter().filter(|(_, known)| !known.ended);
-        let mut busy: Vec<(u32, u64)> =
-            living.map(|(pid, known)| (*pid, known.events.saturating_sub(before(pid)))).collect();
-        busy.sort_by_key(|(pid, count)| (std::cmp::Reverse(*count), *pid));
-        busy
     }
 
     fn step(&mut self, step: Step, busy: &[(u32, u64)], now: Instant) {
@@ -279,11 +276,10 @@ impl<S: Source> Node<S> {
     }
 
     /// Forgets processes that have ended, or are left out.
-    fn part(&mut self, account: &Account) {
+    fn part(&mut self, account: &Account, now: Instant) {
         for (pid, _) in account.processes.iter().filter(|(_, known)| known.ended) {
             self.targets.remove(pid);
         }
-        let now = Instant::now();
         self.left_out.retain(|pid, until| *until > now && process::uid_of(*pid).is_some());
         self.excluded.retain(|pid| process::uid_of(*pid).is_some());
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{Advice, Card, Explanation, Level};
-use crate::model::{Confidence, Device, RunEnd};
+use crate::model::{Confidence, RunEnd};
 use crate::text::numbers::counted;
 
 /// Writes the cards, and the rules that could not be judged.
@@ -40,11 +40,7 @@ fn write_card(card: &Card, out: &mut dyn Write) -> io::Result<()> {
         Level::Warning => "WARNING",
         Level::Info => "INFO",
     };
-    let device = match card.device {
-        Device::Npu(number) => format!("npu:{number}"),
-        Device::Cpu => "host".to_owned(),
-        Device::None => "no device".to_owned(),
-    };
+    let device = card.device.name_or("no device");
     writeln!(out, "{level}  {} ({}), process {}, {device}", card.title, card.rule.id(), card.pid)?;
     writeln!(out, "  {}", card.text)?;
     for line in &card.evidence {

@@ -81,6 +81,18 @@ pub struct Block {
     pub owner: Option<Name>,
 }
 
+impl Device {
+    /// `npu:0` or `host`; `none` without a device.
+    #[must_use]
+    pub fn name_or(self, none: &str) -> String {
+        match self {
+            Self::Npu(number) => format!("npu:{number}"),
+            Self::Cpu => "host".to_owned(),
+            Self::None => none.to_owned(),
+        }
+    }
+}
+
 /// `npu:0`, `host`, or null.
 impl Serialize for Device {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

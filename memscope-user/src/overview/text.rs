@@ -220,11 +220,7 @@ fn seconds(time_ns: u64) -> String {
 }
 
 fn device_word(device: Device) -> String {
-    match device {
-        Device::Npu(number) => format!("npu:{number}"),
-        Device::Cpu => "host".to_owned(),
-        Device::None => "no device".to_owned(),
-    }
+    device.name_or("no device")
 }
 
 fn verdict_line(page: &mut Page, process: &ProcessOverview, start_ns: u64) {

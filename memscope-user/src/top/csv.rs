@@ -13,11 +13,7 @@ pub(crate) const CSV_HEADER: &str = "time_ns,pid,device,layer,kind,name,live_byt
 pub(crate) fn write_csv(moment: &Moment, out: &mut dyn Write) -> io::Result<()> {
     let time_ns = moment.sample.time_ns;
     let mut line = |pid: u32, device: Device, layer: &str, (kind, name): (&str, &str), figures: [u64; 3]| {
-        let device = match device {
-            Device::Npu(number) => format!("npu:{number}"),
-            Device::Cpu => "host".to_owned(),
-            Device::None => String::new(),
-        };
+        let device = device.name_or("");
         let [layer, name] = [layer, name].map(cell);
         let [live, blocks, peak] = figures;
         writeln!(out, "{time_ns},{pid},{device},{layer},{kind},{name},{live},{blocks},{peak}")

@@ -10,7 +10,6 @@ use super::view::View;
 use super::words::{bar, bytes, clean, count, curve, cut, per_minute, rate, time};
 use crate::analyses::live_use::Moment;
 use crate::analyses::sample::PoolSample;
-use crate::model::Device;
 
 /// Forecasts beyond this say nothing.
 const LONGEST_SECONDS: f64 = 7.0 * 86_400.0;
@@ -77,11 +76,7 @@ pub(super) fn device_lines(state: &State, most: usize, width: usize) -> Vec<Line
 }
 
 fn full_line(full: &Full, width: usize) -> Line<'static> {
-    let device = match full.device {
-        Device::Npu(number) => format!("npu:{number}"),
-        Device::Cpu => "host".to_owned(),
-        Device::None => "unknown".to_owned(),
-    };
+    let device = full.device.name_or("unknown");
     let Some(total) = full.total_bytes.filter(|total| *total > 0) else {
         let rate = rate(full.per_minute);
         let used = bytes(full.used_bytes);
@@ -122,11 +117,7 @@ pub(super) fn pool_lines(state: &State, view: &View, most: usize) -> Vec<Line<'s
 }
 
 fn pool_line(pid: u32, pool: &PoolSample, many: bool) -> Line<'static> {
-    let device = match pool.device {
-        Device::Npu(number) => format!("npu:{number}"),
-        Device::Cpu => "host".to_owned(),
-        Device::None => "?".to_owned(),
-    };
+    let device = pool.device.name_or("?");
     let process = if many { format!(" {pid}") } else { String::new() };
     let name = format!("{} {device}{process}", clean(pool.pool.event_type()));
     let cached = pool.space.map_or_else(|| "–".to_owned(), |space| bytes(space.free_bytes));

@@ -118,13 +118,7 @@ pub(super) fn place_lines(state: &State, view: &View, most: usize, width: usize)
 
 /// The innermost frame of the user's code, then its caller.
 fn place_name(place: &PlaceUse, view: &View) -> String {
-    let frames = if view.all_frames {
-        let stack = place.site.stacks.best();
-        stack.into_iter().flat_map(Stack::frames).take(2).map(|frame| clean(&frame)).collect()
-    } else {
-        let frames = user_frames::of(place.site.stacks, 2);
-        frames.iter().map(|frame| clean(&format!("{} {}", frame.at, frame.function))).collect::<Vec<_>>()
-    };
+    let frames = frames(place, view, 2);
     if frames.is_empty() {
         let pool = place.site.pool.event_type();
         return match place.site.size_bytes {
@@ -135,18 +129,30 @@ fn place_name(place: &PlaceUse, view: &View) -> String {
     frames.join(" ← ")
 }
 
+/// At most this many frames of a place, innermost first: the user's, or all.
+fn frames(place: &PlaceUse, view: &View, most: usize) -> Vec<String> {
+    if view.all_frames {
+        return place
+            .site
+            .stacks
+            .best()
+            .into_iter()
+            .flat_map(Stack::frames)
+            .take(most)
+            .map(|frame| clean(&frame))
+            .collect();
+    }
+    let frames = user_frames::of(place.site.stacks, most);
+    frames.iter().map(|frame| clean(&format!("{} {}", frame.at, frame.function))).collect()
+}
+
 /// The whole stack of the chosen place.
 pub(super) fn stack_lines(state: &State, view: &View, most: usize) -> Vec<Line<'static>> {
     let places = places(state, view);
     let Some(place) = places.get(view.chosen) else { return vec![Line::raw(" no place is chosen")] };
     let layer = clean(place.site.pool.event_type());
     let mut lines = vec![title(format!(" CALL STACK, innermost first ({layer}, pid {})", place.pid))];
-    let frames: Vec<String> = if view.all_frames {
-        place.site.stacks.best().into_iter().flat_map(Stack::frames).map(|frame| clean(&frame)).collect()
-    } else {
-        let frames = user_frames::of(place.site.stacks, usize::MAX);
-        frames.iter().map(|frame| clean(&format!("{} {}", frame.at, frame.function))).collect()
-    };
+    let frames = frames(place, view, usize::MAX);
     if frames.is_empty() {
         lines.push(Line::raw("   no call stack is known"));
     }

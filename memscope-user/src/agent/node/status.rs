@@ -9,7 +9,7 @@ use crate::{
         control::{GrowingPlace, PoolStatus, ProcessStatus, Status},
         source::Source,
     },
-    model::{Device, Stack},
+    model::Stack,
 };
 
 /// Places of a pool.
@@ -49,7 +49,7 @@ impl<S: Source> Node<S> {
                 bytes_per_second: slope,
             });
             process.pools.push(PoolStatus {
-                device: device_name(key.device),
+                device: key.device.name_or("unknown"),
                 pool: key.pool.event_type().to_owned(),
                 live_bytes: series.live_bytes,
                 untracked_bytes: series.untracked_bytes(),
@@ -70,13 +70,5 @@ impl<S: Source> Node<S> {
             processes: processes.into_values().collect(),
             excluded: self.excluded.len(),
         }
-    }
-}
-
-fn device_name(device: Device) -> String {
-    match device {
-        Device::Npu(number) => format!("npu:{number}"),
-        Device::Cpu => "host".to_owned(),
-        Device::None => "unknown".to_owned(),
     }
 }

@@ -24,7 +24,7 @@ pub use self::{
 /// Fewer have no median that says anything.
 pub const LEAST_RANKS: usize = 3;
 /// Differences that are reported.
-const MAX_TOLD: usize = 50;
+const MAX_REPORTED: usize = 50;
 /// Less is none.
 const LEAST_BYTES: f64 = (1 << 20) as f64;
 /// Usual distances from the median.
@@ -47,8 +47,8 @@ pub fn compare(inputs: &[String], runs: &[Run]) -> Ranks {
         let is_part = found.place.is_some() || found.size_bytes.is_some();
         (is_part, Reverse(found.difference_bytes.unsigned_abs()), found.rank, found.pool, found.place)
     });
-    let left_out = differences.len().saturating_sub(MAX_TOLD) as u64;
-    differences.truncate(MAX_TOLD);
+    let left_out = differences.len().saturating_sub(MAX_REPORTED) as u64;
+    differences.truncate(MAX_REPORTED);
     let has_steps = last.is_some_and(|last| last > 0);
     Ranks {
         ranks: inputs.iter().zip(runs).map(|(input, run)| rank(input, run, runs, &steps)).collect(),

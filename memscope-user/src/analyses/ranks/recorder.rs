@@ -7,7 +7,7 @@ use crate::analyses::Observer;
 use crate::analyses::diff::Places;
 use crate::analyses::inferred::InferredSteps;
 use crate::hash::{HashMap, HashSet};
-use crate::model::{Block, Device, Event, EventKind, FreeCause, Pool, RunEnd, Stacks, StepsFrom};
+use crate::model::{Block, Event, EventKind, Pool, RunEnd, Stacks, StepsFrom};
 
 /// Places that are kept apart; blocks of further ones are one place.
 const MAX_PLACES: usize = 1 << 18;
@@ -137,11 +137,10 @@ impl Recorder {
         }
     }
 
-    fn infer(&mut self, event: &Event, device: Device) {
+    fn infer(&mut self, event: &Event) {
         if self.marked {
             return;
         }
-        let _ = device;
         let Some(standing) = self.steps.observe(event) else { return };
         if let Some(step) = standing.ended {
             self.inferred_from = standing.from;
@@ -160,13 +159,13 @@ impl Observer for Recorder {
                 self.of_marks.step(*step, event.time_ns, &self.live);
             }
             EventKind::Alloc(alloc) => {
-                self.infer(event, alloc.block.device);
+                self.infer(event);
                 self.change(&alloc.block, u64::saturating_add);
             }
             EventKind::Free(free) => {
-                self.infer(event, free.block.device);
+                self.infer(event);
                 // What the end takes was held until then.
-                if matches!(free.cause, FreeCause::Program | FreeCause::Replaced | FreeCause::Unwatched) {
+                if free.cause.gave_back() {
                     self.change(&free.block, u64::saturating_sub);
                 }
             }

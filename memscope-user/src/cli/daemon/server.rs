@@ -148,7 +148,7 @@ impl Daemon {
         self.with(|state| state.tracers.insert(pid, tracer));
     }
 
-    /// Reports a refusal for a user, but not so often that a log fills up.
+    /// Reports a refusal for a user, at a bounded rate, so that no log fills up.
     pub(super) fn report_refusal(&self, uid: u32, why: &str) {
         let unreported = self.with(|state| {
             if state.reported.is_some_and(|reported| reported.elapsed() < REPORT_INTERVAL) {

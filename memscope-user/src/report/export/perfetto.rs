@@ -1,7 +1,7 @@
 //! A run as a trace for Perfetto (`ui.perfetto.dev`): what each layer and owner has as counters, steps and large blocks as slices, marks
 //! and failed requests as instants.
 //!
-//! All packets are of one sequence, which tells names and stacks once. Times are Unix times; a snapshot of clocks ties them to the one
+//! All packets are of one sequence, with each name and stack once. Times are Unix times; a snapshot of clocks ties them to the one
 //! that the importer sorts by.
 
 mod packets;
@@ -9,7 +9,7 @@ mod packets;
 use std::collections::BTreeMap;
 
 use self::packets::{Kind, Packets, Track};
-use crate::model::{Device, Name};
+use crate::model::Name;
 use crate::report::{Layer, Rec, Reduced, View};
 
 /// Blocks from this size on are slices of their own, in bytes.
@@ -56,11 +56,7 @@ pub fn write(run: &Reduced) -> Vec<u8> {
 }
 
 fn of_view(view: &View, packets: &mut Packets, happens: &mut Vec<Happens>) {
-    let device = match view.device {
-        Device::Npu(number) => format!("npu:{number}"),
-        Device::Cpu => "host".to_owned(),
-        Device::None => "unknown device".to_owned(),
-    };
+    let device = view.device.name_or("unknown device");
     let program = view.command.as_deref().unwrap_or("traced program");
     let process = packets.process(view.pid, &format!("{program}, {device}"));
     for (rank, layer) in (0..).zip(&view.layers) {

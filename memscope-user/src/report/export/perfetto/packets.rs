@@ -58,8 +58,8 @@ pub(super) struct Packets {
     tracks: u64,
     names: HashMap<String, u64>,
     frames: Frames,
-    /// Frames whose names were told.
-    told: usize,
+    /// Frames with a name in the trace.
+    named: usize,
     stacks: HashMap<Stacks, u64>,
 }
 
@@ -67,7 +67,7 @@ impl Packets {
     pub(super) fn new(start_ns: u64) -> Self {
         let (names, stacks) = (HashMap::default(), HashMap::default());
         let mut packets =
-            Self { out: Message::default(), tracks: 0, names, frames: Frames::default(), told: 0, stacks };
+            Self { out: Message::default(), tracks: 0, names, frames: Frames::default(), named: 0, stacks };
         let mut clocks = Message::default();
         for clock in [BOOTTIME, REALTIME] {
             let mut both = Message::default();
@@ -175,17 +175,17 @@ impl Packets {
         let number = self.stacks.len() as u64 + 1;
         self.stacks.insert(stacks, number);
         let frames = self.frames.of(stacks);
-        for (at, frame) in (self.told as u64 + 1..).zip(&self.frames.frames[self.told..]) {
+        for (at, frame) in (self.named as u64 + 1..).zip(&self.frames.frames[self.named..]) {
             let place = if frame.line > 0 { format!(":{}", frame.line) } else { String::new() };
             let file = frame.file.rsplit('/').next().unwrap_or_default();
             let function =
                 if file.is_empty() { frame.name.to_string() } else { format!("{} {file}{place}", frame.name) };
             interned.message(5, &named(at, &function));
-            let mut told = Message::default();
-            told.number(1, at).number(2, at);
-            interned.message(6, &told);
+            let mut numbers = Message::default();
+            numbers.number(1, at).number(2, at);
+            interned.message(6, &numbers);
         }
-        self.told = self.frames.frames.len();
+        self.named = self.frames.frames.len();
         let mut stack = Message::default();
         stack.number(1, number);
         for frame in frames.iter().rev() {
