@@ -108,6 +108,9 @@ pub enum Note {
         rows: Vec<u16>,
         /// They have operators, too.
         operators: bool,
+        /// The process, if it ended before it was examined: its libraries are unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        gone: Option<u32>,
     },
     /// There are no figures of the driver from here on.
     UsageEnded,

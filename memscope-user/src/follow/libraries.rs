@@ -337,7 +337,7 @@ impl Libraries {
     }
 
     /// Whether a file is of the Ascend stack. The C library and Python are not: their rows are of the end of processes.
-    fn is_of_stack(&self, library: &Library) -> bool {
+    pub(super) fn is_of_stack(&self, library: &Library) -> bool {
         let is_of = |row: u16| self.rows.iter().any(|(known, spec)| *known == row && spec.layer != Layer::Process);
         library.ops.is_some() || library.placed.iter().any(|placed| is_of(placed.row))
     }
@@ -366,13 +366,13 @@ impl Libraries {
         Ok(added)
     }
 
-    /// Notes that a process went on before these files were probed.
-    pub(super) fn note_late(&self, files: &[Library]) {
+    /// Notes that a process went on before these files were probed, or that it is `gone` and its files are unknown.
+    pub(super) fn note_late(&self, files: &[Library], gone: Option<u32>) {
         let Some(on_note) = &self.on_note else { return };
         let mut rows: Vec<u16> = files.iter().flat_map(|file| &file.placed).map(|placed| placed.row).collect();
         rows.sort_unstable();
         rows.dedup();
-        on_note(Note::Late { rows, operators: files.iter().any(|file| file.ops.is_some()) });
+        on_note(Note::Late { rows, operators: files.iter().any(|file| file.ops.is_some()), gone });
     }
 
     /// Mapped files of traced processes that may not be opened: their functions are not traced.

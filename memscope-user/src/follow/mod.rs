@@ -96,6 +96,8 @@ pub struct Follow {
     messages: Vec<String>,
     /// Processes with a warning that first calls may be missed.
     warned: BTreeSet<u32>,
+    /// Processes of such a message, each time.
+    warnings: u32,
     /// Programs without a loader that need not be stopped: while they are open, their inodes are no other file's.
     static_programs: Vec<fs::File>,
     /// The message was sent that a search for libraries has reached its limit.
@@ -129,6 +131,7 @@ impl Follow {
             waits,
             messages: Vec::new(),
             warned: BTreeSet::new(),
+            warnings: 0,
             static_programs: Vec::new(),
             was_cut: false,
             interpreters: None,
@@ -278,18 +281,13 @@ impl Follow {
             }
             return Ok(());
         }
-        if let Some(why) = urgent.withheld {
-            self.warn_given_up(urgent.pid, GivenUp::Withheld(why));
-        }
         let known = self.added.len();
         let ahead = if urgent.kind == Kind::Exec { self.look_ahead(kernel, urgent.pid) } else { Ok(()) };
         let scanned = ahead.and(self.look(kernel, urgent));
         let took_too_long = urgent.held.is_some_and(|thread| !self.waits.release(thread));
-        if took_too_long {
-            self.warn_given_up(urgent.pid, GivenUp::TooLong);
-        }
-        if (took_too_long || urgent.withheld.is_some()) && scanned.is_ok() {
-            self.libraries.note_late(self.added.get(known..).unwrap_or_default());
+        let given_up = took_too_long.then_some(GivenUp::TooLong).or(urgent.withheld.map(GivenUp::Withheld));
+        if let Some(why) = given_up {
+            self.went_on(urgent, why, known, scanned.is_ok());
         }
         if urgent.stopped {
             if scanned.is_ok() {
@@ -300,11 +298,38 @@ impl Follow {
         scanned
     }
 
-    /// Warns once per process that its first calls may be missed.
-    fn warn_given_up(&mut self, pid: u32, why: GivenUp) {
-        if self.warned.insert(pid) {
-            self.messages.push(why.text(pid, &command(pid)));
+    /// A process went on before its new libraries were probed. Those from `known` on were found since; nothing is
+    /// known of a process that is gone.
+    fn went_on(&mut self, urgent: Urgent, why: GivenUp, known: usize, was_scanned: bool) {
+        let pid = urgent.pid;
+        let is_gone = !is_alive(pid);
+        let added = self.added.get(known..).unwrap_or_default();
+        let is_harmless = !is_gone
+            && was_scanned
+            && !added.iter().any(|file| self.libraries.is_of_stack(file))
+            // A program's libraries come later, and are reported then.
+            && (urgent.kind == Kind::Library || self.libraries.has_probed_loader(pid));
+        if was_scanned {
+            self.libraries.note_late(added, is_gone.then_some(pid));
         }
+        if !is_harmless {
+            self.warn_given_up(pid, why);
+        }
+    }
+
+    /// Warns once per process that its first calls may be missed, up to a number of processes.
+    fn warn_given_up(&mut self, pid: u32, why: GivenUp) {
+        /// A script of many short programs must not bury other messages.
+        const MOST: u32 = 20;
+        if !self.warned.insert(pid) || self.warnings > MOST {
+            return;
+        }
+        self.warnings += 1;
+        self.messages.push(if self.warnings > MOST {
+            "more processes did not wait until their new libraries were probed: the summary counts them".to_owned()
+        } else {
+            why.text(pid, &command(pid))
+        });
     }
 
     /// Examines a process that has mapped a file.

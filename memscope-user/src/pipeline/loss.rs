@@ -55,6 +55,10 @@ struct Late {
     times: u64,
     rows: BTreeSet<u16>,
     operators: bool,
+    /// Processes that ended before they were examined. Those without a call of their own have no figures to touch.
+    gone: BTreeSet<u32>,
+    /// Processes with calls, each since its number was first seen.
+    working: BTreeSet<u32>,
 }
 
 impl Losses {
@@ -68,10 +72,16 @@ impl Losses {
     }
 
     /// A process went on before these rows were placed in its new libraries.
-    pub(super) fn late(&mut self, rows: &[u16], operators: bool) {
+    pub(super) fn late(&mut self, rows: &[u16], operators: bool, gone: Option<u32>) {
         self.late.times += 1;
+        self.late.gone.extend(gone);
         self.late.rows.extend(rows);
         self.late.operators |= operators;
+    }
+
+    /// A process has made its first call.
+    pub(super) fn works(&mut self, pid: u32) {
+        self.late.working.insert(pid);
     }
 
     /// Figures of calls that a process may have made before it was examined: those of its new libraries, if they are
@@ -80,7 +90,7 @@ impl Losses {
         let is_of_process = |reason: u32| [Miss::NotHeld as u32, Miss::StopFailed as u32].contains(&reason);
         let times: u64 =
             self.counts.iter().filter(|((_, reason), _)| is_of_process(*reason)).map(|(_, count)| count).sum();
-        if self.late.times < times {
+        if self.late.times < times || !self.late.gone.is_disjoint(&self.late.working) {
             return FIGURES_OF_CALLS.into();
         }
         let mut touched = BTreeSet::new();
@@ -312,7 +322,7 @@ mod tests {
             let mut losses = Losses::default();
             losses.update(&[LossCount { row: 500, reason: Miss::NotHeld as u32, count: times }]);
             for (rows, operators) in late {
-                losses.late(rows, *operators);
+                losses.late(rows, *operators, None);
             }
             let [line] = &losses.lines(&Rows::new(current(), rows()), &Own::default())[..] else { panic!("one line") };
             line.touches.to_vec()
@@ -323,5 +333,24 @@ mod tests {
         assert_eq!(touched(&[(&[mark], false)], 2), FIGURES_OF_CALLS);
         assert_eq!(touched(&[], 1), FIGURES_OF_CALLS);
         assert_eq!(touched(&[(&[999], false)], 1).len(), FIGURES_OF_CALLS.len());
+    }
+
+    /// Nothing is known of the libraries of a process that was gone before it was examined. If it made a call, others may
+    /// be missing; one without calls has no figures.
+    #[test]
+    fn processes_that_are_gone_touch_their_own_figures() {
+        let touched = |working: &[u32]| {
+            let mut losses = Losses::default();
+            losses.update(&[LossCount { row: 0, reason: Miss::StopFailed as u32, count: 2 }]);
+            losses.late(&[], false, Some(7));
+            losses.late(&[], false, Some(8));
+            working.iter().for_each(|pid| losses.works(*pid));
+            let [line] = &losses.lines(&Rows::new(current(), rows()), &Own::default())[..] else { panic!("one line") };
+            assert_eq!(line.count, 2);
+            line.touches.to_vec()
+        };
+        assert_eq!(touched(&[]), []);
+        assert_eq!(touched(&[1, 9]), []);
+        assert_eq!(touched(&[1, 8]), FIGURES_OF_CALLS);
     }
 }

@@ -315,7 +315,7 @@ impl Pipeline {
             Ok(Note::Rows { first, rows }) => self.rows.extend(first, rows),
             Ok(Note::Operators { first, layout, operators }) => self.operators.extend(first, layout, operators),
             Ok(Note::Losses { by }) => self.losses.update(&by),
-            Ok(Note::Late { rows, operators }) => self.losses.late(&rows, operators),
+            Ok(Note::Late { rows, operators, gone }) => self.losses.late(&rows, operators, gone),
             Ok(Note::Symbols { generation, symbols }) => self.stacks.symbols(generation, &symbols),
             Ok(Note::Unknown) => self.own.unknown += 1,
             Ok(note) => self.order(Item { head, effect: Effect::Note(Box::new(note)) }),
@@ -381,9 +381,13 @@ impl Pipeline {
                 let Some((process, shared)) = self.process(head.pid) else {
                     return;
                 };
+                let begins = process.begins_to_work(&effect);
                 match effect {
                     Effect::Exec => process.exec(at, shared),
                     effect => process.apply(at, &head, effect, shared),
+                }
+                if begins {
+                    self.losses.works(head.pid);
                 }
             }
         }

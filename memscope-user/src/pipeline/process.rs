@@ -29,6 +29,8 @@ pub(super) struct Process {
     script: Script,
     /// Code objects. A forked child shares them until either learns another.
     codes: Arc<Codes>,
+    /// It has made a call.
+    works: bool,
 }
 
 impl Process {
@@ -56,7 +58,13 @@ impl Process {
             atb: Atb::default(),
             script: Script::default(),
             codes: Arc::default(),
+            works: false,
         }
+    }
+
+    /// Whether this is its first call.
+    pub(super) const fn begins_to_work(&mut self, effect: &Effect) -> bool {
+        !matches!(effect, Effect::Code { .. } | Effect::Exec) && !std::mem::replace(&mut self.works, true)
     }
 
     /// Its code objects.
@@ -103,7 +111,7 @@ impl Process {
 
     /// Applies an effect of this process.
     pub(super) fn apply(&mut self, at: At, head: &Head, effect: Effect, shared: &mut Shared) {
-        let Self { home, memory, pools, failing, launches, mstx, atb, script, codes } = self;
+        let Self { home, memory, pools, failing, launches, mstx, atb, script, codes, works: _ } = self;
         let turn = &mut Turn::new(at, head, home, shared);
         failing.before(&effect, turn);
         match effect {

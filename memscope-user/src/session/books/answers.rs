@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
-use super::super::options::{Analyses, CollectOptions};
+use super::super::monitor::Monitor;
+use super::super::options::{Analyses, CollectOptions, Samples};
 use super::super::outputs;
 use super::{Account, Book, Place};
 use crate::analyses::diff::{At, Recorder, diff};
 use crate::analyses::ledger::Moment;
-use crate::analyses::{Finding, Questions, decompose::RuleSet};
+use crate::analyses::{Finding, Questions, decompose::RuleSet, live_use::LiveUse};
 use crate::model::{Device, Event, LiveSum, Pool, RunEnd};
 use crate::overview::{Checked, Overview, ProcessOverview, Topic};
 use crate::report::{self, Reduced, Reducer};
@@ -53,6 +55,11 @@ pub(super) fn answers(book: &Book, apart_ns: u64) -> Answers {
     let findings = chosen.iter_mut().flat_map(|analysis| analysis.finish(&end)).collect();
     let reduced = made.try_recv().expect("a run");
     Answers { findings, end, events, reduced }
+}
+
+/// A sum with further blocks.
+const fn added(sum: LiveSum, blocks: u64, size_bytes: u64) -> LiveSum {
+    LiveSum { blocks: sum.blocks + blocks, size_bytes: sum.size_bytes + size_bytes }
 }
 
 impl Answers {
@@ -109,6 +116,31 @@ impl Answers {
         self.check_differences(book);
         self.check_ledgers(book);
         self.check_exports(book);
+        self.check_samples(book);
+    }
+
+    /// `stat` and `top` count what is live when the trace has ended. Places and owners of `top` are of blocks that nobody took.
+    fn check_samples(&self, book: &Book) {
+        let samples = Samples { interval: Duration::from_secs(1), count: None };
+        let sample = Monitor::new(samples).last(&self.findings, 0);
+        let mut live = LiveUse::new(Arc::new(RuleSet::builtin()));
+        self.events.iter().for_each(|event| live.observe(event));
+        let moment = live.look(sample);
+        for (&(pid, device, pool), account) in &book.accounts {
+            let process = moment.sample.processes.iter().find(|process| process.pid == pid).expect("a process");
+            let found = process.pools.iter().find(|it| (it.device, it.pool) == (device, pool)).expect("a pool");
+            let left = LiveSum { blocks: found.live_blocks, size_bytes: found.live_bytes };
+            assert_eq!(
+                (left, found.allocations, found.frees),
+                (account.left, account.allocated.blocks, account.frees + account.older_frees),
+                "stat, {pid} {device:?} {pool:?}"
+            );
+            let places = moment.places.iter().filter(|it| (it.pid, it.device, it.site.pool) == (pid, device, pool));
+            let places = places.fold(LiveSum::default(), |sum, it| added(sum, it.blocks, it.live_bytes));
+            let owners = moment.owners.iter().filter(|it| (it.pid, it.device, it.pool) == (pid, device, pool));
+            let owners = owners.fold(LiveSum::default(), |sum, it| added(sum, it.blocks, it.live_bytes));
+            assert_eq!((places, owners), (account.left, account.left), "top, {pid} {device:?} {pool:?}");
+        }
     }
 
     fn check_pool(&self, place: Place, account: &Account, attached: bool) {

@@ -21,6 +21,8 @@ pub(super) struct Account {
     pub(super) peak_bytes: u64,
     pub(super) allocated: LiveSum,
     pub(super) frees: u64,
+    /// Frees of blocks from before the attach.
+    pub(super) older_frees: u64,
     /// When the process stopped working: live blocks, allocated blocks, and frees.
     pub(super) judged: Option<(LiveSum, LiveSum, u64)>,
     /// Live blocks when the process or the trace ended.
@@ -90,6 +92,12 @@ impl Book {
         let account = self.account(pool);
         account.live.remove(&addr).expect("is live");
         account.frees += 1;
+    }
+
+    /// Frees a block from before the attach.
+    pub(super) fn free_older(&mut self, pool: Pool, addr: u64) {
+        self.script.unknown_free(pool, addr, true);
+        self.account(pool).older_frees += 1;
     }
 
     /// The process does its last work, a launch: its memory then is the memory held.

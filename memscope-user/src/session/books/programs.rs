@@ -371,7 +371,7 @@ fn attached_to_a_server() {
         book.free(PTA, answer);
         if number == 100 || number == 200 {
             older -= 100 * MIB;
-            book.script.unknown_free(PTA, 0x10 + number, true);
+            book.free_older(PTA, 0x10 + number);
         }
     }
     own += 3 * MIB;
