@@ -10,6 +10,7 @@ mod code;
 mod demo;
 mod dist;
 mod docs;
+mod faults;
 mod frameworks;
 mod fuzz;
 mod interpreters;
@@ -53,6 +54,9 @@ usage: ./x VERB [ARGUMENTS]
                       leaves out those that fetch real libraries and packages for tables (200 MB, once), --no-browser those
                       of pages in Chromium, which is installed.
                       With further arguments only those tests, without `check`
+  faults [ROUNDS] [--seed N] [--only TEXT]
+                      kills, signals and starves the tracer, its guard, the daemon and traced programs at random moments (as
+                      root; 1000 rounds take half an hour), and counts what was harmed or lost; docs/reliability.md
   fuzz [TARGET] [--seconds N] [--keep]
                       makes up bytes for all that reads those of others, 60 seconds each; --keep adds what reaches new code to
                       fuzz/corpus
@@ -104,6 +108,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "live" => live::run(arguments),
         "test" => test::run(arguments),
         test::BESIDE => test::beside(),
+        "faults" => faults::run(arguments),
         "fuzz" => fuzz::run(arguments),
         "npu" => npu::run(arguments),
         "mindspore" => mindspore::run(arguments),

@@ -202,7 +202,7 @@ pub(crate) fn nextest(host: &Arch) -> Result<Command> {
     with_needs(host, runner()?)
 }
 
-fn with_needs(host: &Arch, mut nextest: Command) -> Result<Command> {
+pub(crate) fn with_needs(host: &Arch, mut nextest: Command) -> Result<Command> {
     nextest.env("MEMSCOPE_BIN", tool()).env("MEMSCOPE_SIM_DIR", sim::folder(host));
     nextest.env(python::FOLDER, python::folder(host));
     if !is_root() {

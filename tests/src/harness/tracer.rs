@@ -589,6 +589,36 @@ pub fn assert_runs(pid: u32) {
     assert!(!stopped(), "process {pid} does not run: its state is {:?}", state_of(pid));
 }
 
+/// Processes with the folder in their environment.
+fn processes_of(folder: &Path) -> Vec<u32> {
+    let folder = folder.to_str().expect("a path").as_bytes();
+    let pids = fs::read_dir("/proc").expect("/proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let belongs = |pid: &u32| {
+        fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|environment| environment.windows(folder.len()).any(|part| part == folder))
+    };
+    pids.filter(belongs).collect()
+}
+
+/// Panics if some process of a run does not end by itself.
+pub fn assert_nobody_is_left(folder: &Path, when: &str) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut left = processes_of(folder);
+    while !left.is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+        left = processes_of(folder);
+    }
+    let describe = |pid: &u32| {
+        let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        format!("{pid} {} in state {:?}", command.trim_end(), state_of(*pid))
+    };
+    let described: Vec<String> = left.iter().map(describe).collect();
+    for pid in &left {
+        let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+    }
+    assert!(left.is_empty(), "{when}: left behind: {described:?}");
+}
+
 /// `CLOCK_MONOTONIC` now.
 #[must_use]
 pub fn monotonic_ns() -> u64 {

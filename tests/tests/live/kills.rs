@@ -1,12 +1,11 @@
 //! Whichever process is killed, no other is harmed, and recorded data are kept.
 
 use std::fs;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memscope_tests::harness::expect::{Expect, Window, assert_beginning, assert_equal, assert_unbroken};
 use memscope_tests::harness::tracer::{
-    Target, Tracer, assert_runs, monotonic_ns, signal_of, state_of, unix_offset_ns, workload_path,
+    Target, Tracer, assert_nobody_is_left, assert_runs, monotonic_ns, signal_of, unix_offset_ns, workload_path,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -145,34 +144,4 @@ fn killed_tracers_of_a_tree() {
             assert_beginning(&run.journal(), &recovered.rows());
         }
     }
-}
-
-/// Processes with the folder in their environment.
-fn processes_of(folder: &Path) -> Vec<u32> {
-    let folder = folder.to_str().expect("a path").as_bytes();
-    let pids = fs::read_dir("/proc").expect("/proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let belongs = |pid: &u32| {
-        fs::read(format!("/proc/{pid}/environ"))
-            .is_ok_and(|environment| environment.windows(folder.len()).any(|part| part == folder))
-    };
-    pids.filter(belongs).collect()
-}
-
-/// Panics if some process of a run does not end by itself.
-fn assert_nobody_is_left(folder: &Path, when: &str) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let mut left = processes_of(folder);
-    while !left.is_empty() && Instant::now() < deadline {
-        sleep_ms(20);
-        left = processes_of(folder);
-    }
-    let describe = |pid: &u32| {
-        let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        format!("{pid} {} in state {:?}", command.trim_end(), state_of(*pid))
-    };
-    let described: Vec<String> = left.iter().map(describe).collect();
-    for pid in &left {
-        let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
-    }
-    assert!(left.is_empty(), "{when}: left behind: {described:?}");
 }

@@ -1,0 +1,353 @@
+//! The faults, one function each: makes it once, and says what it did.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::chance::Chance;
+use super::tally::{Round, wrong};
+use crate::harness::daemon::{Daemon, Script};
+use crate::harness::expect::{Expect, Window, assert_beginning, assert_equal, assert_unbroken};
+use crate::harness::rows::Rows;
+use crate::harness::tracer::{
+    Run, Running, Target, Tracer, assert_nobody_is_left, children, monotonic_ns, signal_of, unix_offset_ns,
+    workload_path,
+};
+
+/// A fault.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// What happens.
+    pub name: &'static str,
+    /// Of a hundred rounds.
+    pub share: u64,
+    /// Makes it once.
+    pub round: fn(&mut Chance) -> Round,
+}
+
+/// All of them; shares add up to 100.
+pub const FAULTS: [Fault; 10] = [
+    Fault { name: "tracer killed, attached to a server", share: 28, round: tracer_killed },
+    Fault { name: "tracer killed, at the root of a tree of processes", share: 16, round: tracer_of_a_tree_killed },
+    Fault { name: "guard killed, then the trace ended", share: 6, round: guard_killed },
+    Fault { name: "guard and tracer killed", share: 6, round: guard_and_tracer_killed },
+    Fault { name: "traced program killed", share: 12, round: program_killed },
+    Fault { name: "daemon killed", share: 6, round: daemon_killed },
+    Fault { name: "INT, TERM, HUP, QUIT, after a stop or none", share: 10, round: signalled },
+    Fault { name: "disk full (1 to 4 MB)", share: 6, round: disk_full },
+    Fault { name: "address space or descriptors run short", share: 6, round: limited },
+    Fault { name: "ring of 4 to 64 KiB", share: 4, round: tiny_ring },
+];
+
+/// A capture with less than its head holds nothing.
+const HEAD_BYTES: u64 = 64;
+/// A capture lacks at most this of the time before the tracer was killed: it is written once a second, on a busy machine a
+/// little later.
+const UNWRITTEN_NS: u64 = 1_500_000_000;
+/// Any moment is before this one.
+const NEVER_NS: u64 = u64::MAX;
+
+/// A server with a tracer.
+struct Traced {
+    target: Target,
+    running: Running,
+}
+
+impl Traced {
+    fn attach(chance: &mut Chance, options: &[&str]) -> Self {
+        let rate = chance.pick(&["500", "2000", "4000"]);
+        let target = Target::serve(&["--threads", "2", "--rate", rate]);
+        let how = chance.pick(&["hold", "stop", "notify"]);
+        let running =
+            Tracer::attach(&[&target]).options(&["--verbose", "--late-libraries", how]).options(options).start();
+        Self { target, running }
+    }
+
+    /// Waits until each call is seen, and gives a moment after it.
+    fn wait_until_attached(&self) -> u64 {
+        self.running.wait_for_message("libascend_hal.so: ", 1);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        monotonic_ns()
+    }
+
+    /// Waits for the tracer, looks after the server, and ends it.
+    fn settle(self, round: &mut Round) -> (Target, Run) {
+        let Self { mut target, running } = self;
+        let run = running.finish();
+        round.harmed = wrong(|| target.assert_unharmed()).and_then(|()| wrong(|| target.stop())).err();
+        (target, run)
+    }
+}
+
+fn send(pid: u32, signal: Signal) {
+    // It may have ended by itself.
+    let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
+}
+
+/// Whether the report counts a loss.
+fn says_loss(run: &Run) -> bool {
+    !run.stdout.contains("lost: 0 (ring full), 0 (any other reason)")
+        && run.stdout.lines().any(|line| line.starts_with("lost: ") || line.trim_start().starts_with("trace "))
+        && !run.stdout.lines().filter(|line| line.starts_with("  ")).all(|line| line.contains("entered before attach"))
+}
+
+/// Rows are a piece of what the server did, whole in the window.
+fn hold(target: &Target, rows: &Rows, window: Window, round: &mut Round) {
+    match wrong(|| assert_unbroken(&target.folder.journal(), rows, target.pid(), window, unix_offset_ns())) {
+        Ok(rows) => round.rows += rows,
+        Err(message) => round.unsaid = Some(message),
+    }
+}
+
+/// A trace that ended in order has all from one moment to another, or says what it lost.
+fn hold_ended(target: &Target, run: &Run, window: Window, round: &mut Round) {
+    if says_loss(run) {
+        return;
+    }
+    match wrong(|| run.rows()) {
+        Ok(rows) => hold(target, &rows, window, round),
+        Err(message) => round.unsaid = Some(message),
+    }
+}
+
+/// The one capture below a folder, if it has more than a head.
+fn capture_below(folder: &Path) -> bool {
+    let Ok(files) = fs::read_dir(folder) else { return false };
+    files.flatten().any(|file| {
+        file.path().extension().is_some_and(|extension| extension == "capture")
+            && file.metadata().is_ok_and(|about| about.len() >= HEAD_BYTES)
+    })
+}
+
+/// Rows that `recover` makes.
+fn recovered(run: &Run, round: &mut Round) -> Option<Run> {
+    if !capture_below(&run.folder.output_path()) {
+        return None;
+    }
+    let recovered = Tracer::recover(&run.folder.output_path()).finish();
+    if !recovered.status.success() {
+        round.unrecovered = Some(recovered.said());
+        return None;
+    }
+    // Nothing was recorded yet.
+    recovered.folder.output_path().exists().then_some(recovered)
+}
+
+fn tracer_killed(chance: &mut Chance) -> Round {
+    let mut round = Round::default();
+    let traced = Traced::attach(chance, &[]);
+    chance.wait_below_ms(2500);
+    let killed_ns = monotonic_ns();
+    traced.running.signal(Signal::SIGKILL);
+    let (target, run) = traced.settle(&mut round);
+    if let Some(recovered) = recovered(&run, &mut round) {
+        let window = Window { from_ns: NEVER_NS, to_ns: killed_ns.saturating_sub(UNWRITTEN_NS) };
+        hold(&target, &recovered.rows(), window, &mut round);
+    }
+    round
+}
+
+fn tracer_of_a_tree_killed(chance: &mut Chance) -> Round {
+    let mut round = Round::default();
+    let running = Tracer::run_program(workload_path("forktree.sh"), &[]).start();
+    chance.wait_below_ms(900);
+    send(running.pid(), Signal::SIGKILL);
+    let run = running.finish();
+    round.harmed = wrong(|| assert_nobody_is_left(run.folder.path(), "killed tracer of a tree")).err();
+    if let Some(recovered) = recovered(&run, &mut round) {
+        let rows = recovered.rows();
+        round.unsaid = wrong(|| assert_beginning(&run.journal(), &rows)).err();
+        round.rows += rows.processes.values().map(Vec::len).sum::<usize>();
+    }
+    round
+}
+
+/// Ends the guard of a tracer.
+fn kill_guard(traced: &Traced) {
+    for child in children(traced.running.pid()) {
+        send(child, Signal::SIGKILL);
+    }
+}
+
+fn guard_killed(chance: &mut Chance) -> Round {
+    let mut round = Round::default();
+    let traced = Traced::attach(chance, &[]);
+    chance.wait_below_ms(600);
+    kill_guard(&traced);
+    let from_ns = traced.wait_until_attached();
+    chance.wait_below_ms(500);
+    let to_ns = monotonic_ns();
+    traced.running.signal(Signal::SIGINT);
+    let (target, run) = traced.settle(&mut round);
+    hold_ended(&target, &run, Window { from_ns, to_ns }, &mut round);
+    round
+}
+
+fn guard_and_tracer_killed(chance: &mut Chance) -> Round {
+    let mut round = Round::default();
+    let traced = Traced::attach(chance, &[]);
+    chance.wait_below_ms(900);
+    kill_guard(&traced);
+    chance.wait_below_ms(20);
+    traced.running.signal(Signal::SIGKILL);
+    let (target, run) = traced.settle(&mut round);
+    if let Some(recovered) = recovered(&run, &mut round) {
+        hold(&target, &recovered.rows(), Window { from_ns: NEVER_NS, to_ns: 0 }, &mut round);
+    }
+    round
+}
+
+fn program_killed(chance: &mut Chance) -> Round {
+    let mut round = Round::default();
+    let running = Tracer::run("serve", &["--threads", "3", "--rate", "3000", "--hold", "40"]).start();
+    running.wait_for_output("ready ");
+    chance.wait_below_ms(600);
+    let pid = running.stdout().trim_start_matches("ready ").lines().next().and_then(|pid| pid.parse().ok());
+    match pid {
+        Some(pid) => send(pid, Signal::SIGKILL),
+        None => round.other = Some("no process".to_owned()),
+    }
+    let run = running.finish();
+    if run.code() != 137 {
+        round.other = Some(run.said());
+    } else if !says_loss(&run) {
+        let expect = Expect { killed: true, ..Expect::default() };
+        match wrong(|| assert_equal(&run.journal(), &run.rows(), expect)) {
+            Ok(totals) => round.rows += (totals.allocs + totals.frees) as usize,
+            Err(message) => round.unsaid = Some(message),
+        }
+    }
+    round
+}
+
+fn daemon_killed(chance: &mut Chance) -> Round {
+    let mut round = Round::default();
+    let mut daemon = Daemon::start(&[]);
+    let mut target = Script::new("twice", &daemon.socket()).set("output_path=output").start("ready ");
+    chance.wait_below_ms(500);
+    let _ = daemon.end(Signal::SIGKILL);
+    chance.wait_below_ms(300);
+    let go = fs::write(target.folder.path().join("go"), "");
+    let status = target.wait();
+    if go.is_err() || !status.success() {
+        round.harmed = Some(format!("{status}: {}", target.stderr()));
+    }
+    round
+}
+
+fn signalled(chance: &mut Chance) -> Round {
+    let mut round = Round::default();
+    let traced = Traced::attach(chance, &[]);
+    let from_ns = traced.wait_until_attached();
+    chance.wait_below_ms(400);
+    if chance.below(2) == 0 {
+        traced.running.signal(Signal::SIGSTOP);
+        chance.wait_below_ms(400);
+        traced.running.signal(Signal::SIGCONT);
+        chance.wait_below_ms(200);
+    }
+    let to_ns = monotonic_ns();
+    let signal = *chance.pick(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT]);
+    traced.running.signal(signal);
+    let (target, run) = traced.settle(&mut round);
+    if signal_of(run.status).is_some() {
+        round.other = Some(format!("{signal} ended the tracer: {}", run.said()));
+    }
+    hold_ended(&target, &run, Window { from_ns, to_ns }, &mut round);
+    round
+}
+
+/// A small file system at a folder, until dropped.
+struct Tiny<'a>(&'a Path);
+
+impl<'a> Tiny<'a> {
+    fn mount(folder: &'a Path, megabytes: u64) -> Result<Self, String> {
+        fs::create_dir_all(folder).map_err(|error| error.to_string())?;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={megabytes}M"), "tiny"]).arg(folder);
+        match mount.status() {
+            Ok(status) if status.success() => Ok(Self(folder)),
+            failed => Err(format!("cannot mount a tmpfs: {failed:?}")),
+        }
+    }
+}
+
+impl Drop for Tiny<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
+fn disk_full(chance: &mut Chance) -> Round {
+    let mut round = Round::default();
+    let mut target = Target::serve(&["--threads", "4", "--rate", "9000"]);
+    let tracer = Tracer::attach(&[&target]);
+    let output = tracer.folder().join("output");
+    let tiny = match Tiny::mount(&output, 1 + chance.below(4)) {
+        Ok(tiny) => tiny,
+        Err(message) => return Round { other: Some(message), ..round },
+    };
+    let running = tracer.option("--verbose").start();
+    chance.wait_below_ms(3000);
+    send(running.pid(), Signal::SIGINT);
+    let run = running.finish();
+    round.harmed = wrong(|| target.assert_unharmed()).and_then(|()| wrong(|| target.stop())).err();
+    let is_full = run.stderr.contains("full") || run.stderr.contains("No space left");
+    if !run.status.success() && !is_full {
+        round.other = Some(run.said());
+    }
+    // What is on the disk is a piece of the truth; there is no room for what is recovered but elsewhere.
+    if let Some(recovered) = recovered(&run, &mut round) {
+        hold(&target, &recovered.rows(), Window { from_ns: NEVER_NS, to_ns: 0 }, &mut round);
+    }
+    drop(tiny);
+    round
+}
+
+fn limited(chance: &mut Chance) -> Round {
+    let mut round = Round::default();
+    let traced = Traced::attach(chance, &[]);
+    chance.wait_below_ms(600);
+    let limit = if chance.below(2) == 0 {
+        format!("--nofile={0}:{0}", 8 + chance.below(60))
+    } else {
+        format!("--as={0}:{0}", (64 + chance.below(1024)) << 20)
+    };
+    let _ = Command::new("prlimit").args(["--pid", &traced.running.pid().to_string(), &limit]).status();
+    chance.wait_below_ms(900);
+    let to_ns = monotonic_ns();
+    // It may have ended.
+    send(traced.running.pid(), Signal::SIGINT);
+    let (target, run) = traced.settle(&mut round);
+    if run.status.success() {
+        hold_ended(&target, &run, Window { from_ns: NEVER_NS, to_ns }, &mut round);
+    } else {
+        // Before it has begun, Ctrl-C ends it like any program.
+        let is_ours = signal_of(run.status) == Some(Signal::SIGINT as i32);
+        if run.stderr.trim().is_empty() && !is_ours {
+            round.other = Some(format!("ended without a word: {}", run.status));
+        }
+        if let Some(recovered) = recovered(&run, &mut round) {
+            hold(&target, &recovered.rows(), Window { from_ns: NEVER_NS, to_ns: 0 }, &mut round);
+        }
+    }
+    round
+}
+
+fn tiny_ring(chance: &mut Chance) -> Round {
+    let mut round = Round::default();
+    let size = *chance.pick(&["4K", "16K", "64K"]);
+    let run = Tracer::run("share", &["--events", "40000", "--threads", "4"]).options(&["--ring-size", size]).finish();
+    if !run.status.success() {
+        round.other = Some(run.said());
+    } else if !says_loss(&run) {
+        match wrong(|| assert_equal(&run.journal(), &run.rows(), Expect::default())) {
+            Ok(totals) => round.rows += (totals.allocs + totals.frees) as usize,
+            Err(message) => round.unsaid = Some(message),
+        }
+    }
+    round
+}

@@ -1,0 +1,22 @@
+//! `faults`: kills, signals and starves the tracer and what it traces, at random moments (`tests/src/faults`).
+
+use anyhow::Result;
+
+use crate::{
+    arch::Arch,
+    bpf, build,
+    project::{cargo, run as run_command},
+    python, sim, test,
+};
+
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let host = Arch::host();
+    build::run()?;
+    sim::build_for_tests(host)?;
+    python::build(host)?;
+    let mut campaign = test::with_needs(host, cargo())?;
+    campaign.args(["run", "--locked", "--quiet", "--package", "memscope-tests", "--bin", "faults", "--"]);
+    // The stand-in: the program has the real BPF object.
+    campaign.env(bpf::OBJECT, bpf::stand_in()?).env(test::NO_STACKS, "true").env(test::REPORT, "details");
+    run_command(campaign.args(arguments))
+}
