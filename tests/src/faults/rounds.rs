@@ -152,8 +152,10 @@ fn tracer_killed(chance: &mut Chance) -> Round {
 
 fn tracer_of_a_tree_killed(chance: &mut Chance) -> Round {
     let mut round = Round::default();
-    let running = Tracer::run_program(workload_path("forktree.sh"), &[]).start();
-    chance.wait_below_ms(900);
+    // Long enough to have been written to the capture, in half of the rounds.
+    let script = format!("for i in 1 2 3 4 5 6 7 8; do '{}'; sleep 0.2; done", workload_path("forktree.sh").display());
+    let running = Tracer::run_program("sh", &["-c", &script]).start();
+    chance.wait_below_ms(3500);
     send(running.pid(), Signal::SIGKILL);
     let run = running.finish();
     round.harmed = wrong(|| assert_nobody_is_left(run.folder.path(), "killed tracer of a tree")).err();
@@ -189,7 +191,7 @@ fn guard_killed(chance: &mut Chance) -> Round {
 fn guard_and_tracer_killed(chance: &mut Chance) -> Round {
     let mut round = Round::default();
     let traced = Traced::attach(chance, &[]);
-    chance.wait_below_ms(900);
+    chance.wait_below_ms(2500);
     kill_guard(&traced);
     chance.wait_below_ms(20);
     traced.running.signal(Signal::SIGKILL);

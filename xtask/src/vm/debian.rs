@@ -184,7 +184,7 @@ Acquire::Languages \"none\";
     /// Packages of a series' kernels, the newest first. Their versions are part of their names, so these are read from what the
     /// metapackage of the release depends on.
     fn kernel_packages(&self, kernel: &Kernel) -> Result<Vec<String>> {
-        let meta = format!("linux-image-cloud-{0}:{0}", kernel.arch.debian);
+        let meta = kernel.package();
         let versions = output(self.command("apt-cache").args(["show", &meta]))
             .with_context(|| format!("the mirror has no `{meta}`"))?;
         let images = images(&versions, kernel.series);

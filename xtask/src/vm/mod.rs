@@ -37,7 +37,7 @@ const PART_TESTS: [&str; 9] = [
     "python_stacks::python_stacks_of_children",
     "workloads::forktree",
 ];
-/// In place of names: every series on every architecture.
+/// In place of names: every series on every architecture, and one with large pages.
 const ALL: &str = "all";
 
 /// Commands and the packages they come from.
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(kernels.iter().map(|kernel| kernel.name.as_str()).collect::<Vec<_>>(), ["6.1-aarch64"]);
         assert_eq!(rest, ["attach"]);
         assert_eq!(parse(&words("-- attach")).expect("a good line").0.len(), 3);
-        assert_eq!(parse(&words("all")).expect("a good line").0.len(), 6);
+        assert_eq!(parse(&words("all")).expect("a good line").0.len(), 7);
         let (kernels, rest) = parse(&words("part")).expect("a good line");
         assert_eq!((kernels.len(), rest.len()), (2, PART_TESTS.len()));
         parse(&words("part -- attach")).expect_err("tests of one's own");
