@@ -41,14 +41,15 @@ pub(super) fn run(args: &DiffArgs) -> ExitCode {
 }
 
 fn work(args: &DiffArgs, rules: &Arc<RuleSet>) -> Result<Diff> {
+    let base = &args.base.clone().unwrap_or_else(|| PathBuf::from("."));
     let [from, to] = if let Some(other) = &args.other {
-        let ([from], [to]) = (read(&args.base, [args.from], args, rules)?, read(other, [args.to], args, rules)?);
+        let ([from], [to]) = (read(base, [args.from], args, rules)?, read(other, [args.to], args, rules)?);
         [from, to]
     } else {
-        read(&args.base, [args.from, args.to], args, rules)?
+        read(base, [args.from, args.to], args, rules)?
     };
-    let other = args.other.as_ref().unwrap_or(&args.base);
-    Ok(Diff { pools: diff(&from, &to), from: side(&args.base, args.from, &from)?, to: side(other, args.to, &to)? })
+    let other = args.other.as_ref().unwrap_or(base);
+    Ok(Diff { pools: diff(&from, &to), from: side(base, args.from, &from)?, to: side(other, args.to, &to)? })
 }
 
 /// Moments of one input, read once.

@@ -8,9 +8,7 @@ use memchr::memchr_iter;
 use super::{
     USAGE,
     args::{ExportArgs, ExportAt, ExportFormat, ExportStack, LogLevel, WeightBy, What},
-    error, input, message,
-    offline::one_capture,
-    progress, terminal,
+    error, input, message, progress, terminal,
 };
 use crate::{
     analyses::{ByStackAnalysis, Judged, Kind as _, by_stack::ByStack, decompose::RuleSet},
@@ -44,13 +42,12 @@ fn profile(args: &ExportArgs) -> Result<()> {
     if args.format != ExportFormat::Speedscope && args.output.is_none() {
         bail!("it is no text for stdout: give a file with -o");
     }
-    let files = one_capture(&args.files)?;
     let rules = Arc::new(RuleSet::builtin());
     let (reducer, made) = Reducer::naming(Arc::clone(&rules));
     let pipeline = PipelineConfig { mixed_stacks: args.stack == ExportStack::Mixed, ..PipelineConfig::default() };
     let selection = args.select.selection(Some(&rules));
     let options = Options { pipeline, selection, observers: vec![reducer], ..Options::default() };
-    input::read_with(&files, options, Vec::new())?;
+    input::read_with(&args.files, options, Vec::new())?;
     let run = made.try_recv().unwrap_or_default();
     if run.views.is_empty() {
         bail!("there is nothing to export");
@@ -147,11 +144,10 @@ fn wrong_extension(path: &Path) -> Option<String> {
 }
 
 fn export(args: &ExportArgs) -> Result<()> {
-    let files = one_capture(&args.files)?;
     let config = PipelineConfig { mixed_stacks: args.stack == ExportStack::Mixed, ..PipelineConfig::default() };
     let options = Options { pipeline: config, selection: args.select.selection(None), ..Options::default() };
     let by_stack = Judged::default().marking(Box::new(ByStackAnalysis::new(usize::MAX)));
-    let outcome = input::read_with(&files, options, vec![Box::new(by_stack)])?;
+    let outcome = input::read_with(&args.files, options, vec![Box::new(by_stack)])?;
     let found: Vec<&ByStack> = outcome.findings.iter().filter_map(ByStack::of).collect();
     if found.is_empty() {
         if outcome.nothing_selected {

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{input, offline, whatif};
+use super::{input, whatif};
 use crate::analyses::select::Selection;
 use crate::whatif::forecast::{Collector, Forecasts, forecast, write_forecasts};
 
 /// `forecast`.
 #[derive(Debug, Args)]
 pub(super) struct ForecastArgs {
-    /// A capture, or dumps (CSV or db) of one run [default: the newest capture in memscopeDumpResults].
+    /// A capture, or dumps (CSV or db) of one run [default: the newest run].
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// What `PyTorch`'s pool can have of a device: 28GiB. Without it there is no date.
@@ -26,9 +26,8 @@ pub(super) struct ForecastArgs {
 /// `forecast FILE…`.
 pub(super) fn run(args: &ForecastArgs) -> ExitCode {
     input::exit(|| {
-        let paths = offline::one_capture(&args.files)?;
         let (collector, made) = Collector::new();
-        input::observe(&paths, Selection::default(), vec![Box::new(collector)])?;
+        input::observe(&args.files, Selection::default(), vec![Box::new(collector)])?;
         let all = made.try_recv().unwrap_or_default();
         let devices = all.iter().map(|series| forecast(series, args.limit)).collect();
         let found = Forecasts { input: whatif::name(&args.files), devices };

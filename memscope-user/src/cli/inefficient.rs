@@ -1,6 +1,6 @@
 //! `inefficient`: blocks held longer than they are used, and the marks for them in the rows.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -26,18 +26,19 @@ pub(super) fn run(args: &InefficientArgs) -> ExitCode {
         idle_threshold: args.idle_threshold,
         kinds: args.kinds.unwrap_or_default().0,
     };
+    let file = args.file.as_deref().unwrap_or(Path::new("."));
     input::exit(|| {
         // Asked before the work, which may take minutes.
-        let has_rows = args.file.is_file() && crate::input::format(&args.file)? != Format::Capture;
+        let has_rows = file.is_file() && crate::input::format(file)? != Format::Capture;
         let to = match (has_rows, args.in_place) {
             (false, _) => None,
             (true, true) => Some(Destination::InPlace),
-            (true, false) => Some(Destination::copy(&args.file, destination(args), args.force)?),
+            (true, false) => Some(Destination::copy(file, destination(args, file), args.force)?),
         };
         // Other blocks' events decide how one is used, so the analysis sees them all.
         let inefficient = InefficientAnalysis::new(rules).only(args.select.blocks.filter(None));
         let analyses: Vec<Box<dyn Analysis>> = vec![inefficient.judging()];
-        let outcome = input::read(std::slice::from_ref(&args.file), args.select.window(), analyses)?;
+        let outcome = input::read(&[file.to_owned()], args.select.window(), analyses)?;
         let report = Report { step_hint: false, ..Report::default() };
         input::print(&outcome, report, args.json)?;
         let found: Vec<_> = outcome.findings.iter().filter_map(Inefficient::of).collect();
@@ -48,15 +49,15 @@ pub(super) fn run(args: &InefficientArgs) -> ExitCode {
         // Nothing to mark otherwise: rows are in dumps, one by one.
         let Some(to) = to else { return Ok(()) };
         if args.in_place && found.iter().all(|found| found.blocks.is_empty()) {
-            let text = format_args!("nothing to mark: {} is as it was", args.file.display());
+            let text = format_args!("nothing to mark: {} is as it was", file.display());
             message(LogLevel::Info, LogLevel::Info, text);
             return Ok(());
         }
         let marks = Annotations::of(found).handed_to(Caller::owner()?);
-        let count = annotate(&args.file, &marks, &to, &mut progress::of_stage(Stage::Marking))?;
+        let count = annotate(file, &marks, &to, &mut progress::of_stage(Stage::Marking))?;
         let path = match &to {
             Destination::New(path) | Destination::Replace(path) => path,
-            Destination::InPlace => &args.file,
+            Destination::InPlace => file,
         };
         message(LogLevel::Info, LogLevel::Info, format_args!("marked {count} row(s) in {}", path.display()));
         Ok(())
@@ -64,9 +65,9 @@ pub(super) fn run(args: &InefficientArgs) -> ExitCode {
 }
 
 /// A folder of its own beside the dump: viewers insist on the file's name.
-fn destination(args: &InefficientArgs) -> PathBuf {
+fn destination(args: &InefficientArgs, file: &Path) -> PathBuf {
     args.output_path.clone().unwrap_or_else(|| {
-        let folder = args.file.parent().map(PathBuf::from).unwrap_or_default();
-        folder.join("inefficient").join(args.file.file_name().unwrap_or_default())
+        let folder = file.parent().map(PathBuf::from).unwrap_or_default();
+        folder.join("inefficient").join(file.file_name().unwrap_or_default())
     })
 }

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 
-use super::{FAILURE, args::LogLevel, error, message, offline, progress, select, terminal};
+use super::{FAILURE, args::LogLevel, error, message, offline, progress, runs::one_capture, select, terminal};
 use crate::{
     analyses::{Analysis, Observer, select::Selection},
     input::{self, Options, Outcome},
@@ -39,7 +39,7 @@ pub(super) fn read_with(files: &[PathBuf], options: Options, analyses: Vec<Box<d
     // Results of observers outlive their reading, and two inputs may be compared; a command ends with its process.
     let pipeline = PipelineConfig { kept: Some(Kept::process()), ..options.pipeline };
     let options = Options { pipeline, watcher: progress::watcher(), ..options };
-    let outcome = input::run_with(files, options, analyses)?;
+    let outcome = input::run_with(&one_capture(files)?, options, analyses)?;
     warn(&outcome);
     Ok(outcome)
 }

@@ -22,12 +22,12 @@ mod input;
 mod leaks;
 mod manual;
 mod messages;
-mod newest;
 mod offline;
 mod page;
 mod progress;
 mod ranks;
 mod report;
+mod runs;
 mod select;
 mod signals;
 mod stat;
@@ -92,24 +92,24 @@ fn of_command(command: Command) -> ExitCode {
     match command {
         Command::Run(run) => trace::run(&run),
         Command::Attach(attach) => trace::attach(&attach.processes.all(), &attach.trace),
-        Command::Replay(replay) => offline::replay(&replay),
-        Command::Recover(recover) => offline::recover(&recover),
+        Command::Replay(args) => runs::on(args, |args| &mut args.capture, offline::replay),
+        Command::Recover(args) => runs::on(args, |args| &mut args.directory, offline::recover),
         Command::Compare(args) => compare::run(&args),
-        Command::Diff(args) => diff::run(&args),
+        Command::Diff(args) => runs::on(args, |args| &mut args.base, diff::run),
         Command::Ranks(args) => ranks::run(&args),
-        Command::Whatif(args) => newest::on(args, |args| &mut args.replayed.files, whatif::run),
-        Command::Advise(args) => newest::on(args, |args| &mut args.replayed.files, whatif::run_advise),
-        Command::Forecast(args) => newest::on(args, |args| &mut args.files, forecast::run),
-        Command::Inefficient(args) => inefficient::run(&args),
+        Command::Whatif(args) => runs::on(args, |args| &mut args.replayed.files, whatif::run),
+        Command::Advise(args) => runs::on(args, |args| &mut args.replayed.files, whatif::run_advise),
+        Command::Forecast(args) => runs::on(args, |args| &mut args.files, forecast::run),
+        Command::Inefficient(args) => runs::on(args, |args| &mut args.file, inefficient::run),
         Command::Decompose(args) if args.print_rules => decompose::run(&args),
-        Command::Decompose(args) => newest::on(args, |args| &mut args.files, decompose::run),
-        Command::Explain(args) => newest::on(args, |args| &mut args.files, explain::run),
-        Command::Report(args) => newest::on(args, |args| &mut args.files, page::run),
-        Command::Leaks(args) => newest::on(args, |args| &mut args.files, leaks::run),
-        Command::Ask(args) => newest::on(args, |ask| &mut ask.args.files, ask::run),
+        Command::Decompose(args) => runs::on(args, |args| &mut args.files, decompose::run),
+        Command::Explain(args) => runs::on(args, |args| &mut args.files, explain::run),
+        Command::Report(args) => runs::on(args, |args| &mut args.files, page::run),
+        Command::Leaks(args) => runs::on(args, |args| &mut args.files, leaks::run),
+        Command::Ask(args) => runs::on(args, |ask| &mut ask.args.files, ask::run),
         Command::Stat(args) => stat::run(&args),
         Command::Top(args) => top::run(&args),
-        Command::Export(args) => newest::on(args, |args| &mut args.files, export::run),
+        Command::Export(args) => runs::on(args, |args| &mut args.files, export::run),
         Command::Holders(args) => holders::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::Daemon(args) => daemon::run(&args),

@@ -12,7 +12,9 @@ use anyhow::{Context as _, Result, bail};
 use super::{
     FAILURE, FOUND, USAGE,
     args::{CollectArgs, LogLevel, RecoverArgs, ReplayArgs},
-    error, message, messages, page, progress, report, terminal,
+    error, message, messages, page, progress, report,
+    runs::{self, captures, one_capture},
+    terminal,
 };
 use crate::{
     capture::Reader,
@@ -23,31 +25,36 @@ use crate::{
         CallStacks, Files, Notices,
         outputs::{self, Chosen},
     },
-    sinks::{
-        StackCells,
-        tree::{OutputTree, ProcessDirs},
-    },
+    sinks::{StackCells, tree::ProcessDirs},
 };
-
-const EXTENSION: &str = "capture";
 
 /// Message of a replay that cannot write the requested launches.
 const NO_LAUNCHES: &str = "the capture holds no kernel launches: give --level=kernel to the trace that makes it, too";
 
-/// `replay CAPTURE`.
+/// `replay [CAPTURE]`.
 pub(super) fn replay(args: &ReplayArgs) -> ExitCode {
-    finish(&args.collect, || replay_one(&args.capture, &args.collect))
+    let given = args.capture.clone().unwrap_or_else(|| PathBuf::from("."));
+    finish(&args.collect, || match one_capture(&[given])?.as_slice() {
+        [capture] if !capture.is_dir() => replay_one(capture, &args.collect),
+        others => bail!(no_capture(&others[0])),
+    })
 }
 
-/// `recover DIR`.
+fn no_capture(folder: &Path) -> String {
+    format!("no capture (*.capture) in `{}`; was the trace made with --no-capture?", folder.display())
+}
+
+/// `recover [DIR]`.
 pub(super) fn recover(args: &RecoverArgs) -> ExitCode {
+    let given = args.directory.clone().unwrap_or_else(|| PathBuf::from("."));
+    let is_file = given.is_file();
+    let directory = if is_file { given.parent().unwrap_or(Path::new("")).to_owned() } else { given.clone() };
     let mut collect = args.collect.clone();
-    collect.output_path.get_or_insert_with(|| args.directory.join("recovered"));
+    collect.output_path.get_or_insert_with(|| directory.join("recovered"));
     finish(&collect, || {
-        let captures = captures(&args.directory)?;
+        let captures = if is_file { vec![given] } else { captures(&directory)? };
         if captures.is_empty() {
-            let directory = args.directory.display();
-            bail!("no capture (*.{EXTENSION}) in `{directory}`; was the trace made with --no-capture?");
+            bail!(no_capture(&directory));
         }
         let mut found = false;
         for capture in captures {
@@ -78,52 +85,30 @@ fn finish(collect: &CollectArgs, work: impl FnOnce() -> Result<bool>) -> ExitCod
     }
 }
 
-/// Captures in a directory, oldest name first.
-pub(super) fn captures(directory: &Path) -> Result<Vec<PathBuf>> {
-    let entries =
-        fs::read_dir(directory).with_context(|| format!("cannot read directory `{}`", directory.display()))?;
-    let mut found: Vec<PathBuf> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION))
-        .collect();
-    found.sort();
-    Ok(found)
-}
-
-/// The output folder of a trace stands for its capture, if it has one alone; else for its dumps.
-pub(super) fn one_capture(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    let [folder] = given else { return Ok(given.to_vec()) };
-    if !folder.is_dir() {
-        return Ok(given.to_vec());
-    }
-    match captures(folder)?.as_slice() {
-        [capture] => Ok(vec![capture.clone()]),
-        [] => Ok(given.to_vec()),
-        several => {
-            bail!("`{}` has {} captures, each of a run of its own: give one of them", folder.display(), several.len())
-        }
-    }
-}
-
 fn replay_one(capture: &Path, collect: &CollectArgs) -> Result<bool> {
     let total = fs::metadata(capture).map_or(0, |file| file.len());
     let reader = Reader::open(capture).with_context(|| format!("cannot replay `{}`", capture.display()))?;
-    outputs_of(reader, capture, total, collect)
+    outputs_of(reader, (capture, runs::folder_of_replay()), total, collect)
 }
 
 /// The outputs of a capture in this program; `name` is for messages.
 pub(super) fn replay_bytes(capture: &[u8], name: &str, collect: &CollectArgs) -> ExitCode {
     finish(collect, || {
         let reader = Reader::new(capture, Path::new(name)).with_context(|| format!("cannot replay {name}"))?;
-        outputs_of(reader, Path::new(name), capture.len() as u64, collect)
+        outputs_of(reader, (Path::new(name), runs::folder_for("demo")), capture.len() as u64, collect)
     })
 }
 
-fn outputs_of<R: Read>(reader: Reader<R>, capture: &Path, total: u64, collect: &CollectArgs) -> Result<bool> {
+/// `folder` is for the outputs, if no other is given.
+fn outputs_of<R: Read>(
+    reader: Reader<R>,
+    (capture, folder): (&Path, PathBuf),
+    total: u64,
+    collect: &CollectArgs,
+) -> Result<bool> {
     // That of the demo is in this program.
     let file = capture.is_file().then_some(capture);
-    let (options, mut output) = (collect.options(), collect.output()?);
+    let (options, mut output) = (collect.options(), collect.output_or(folder)?);
     let collected = reader.header().collected.as_ref();
     if collect.stacks.is_none() && collected.is_some_and(|collected| collected.automatic_stacks) {
         output.stacks = StackCells::Absent;
@@ -140,8 +125,9 @@ fn outputs_of<R: Read>(reader: Reader<R>, capture: &Path, total: u64, collect: &
     };
     let speaker = messages::speaker(collect.level_of_messages());
     let notices = Notices::new(speaker.clone());
+    let tree = outputs::open_tree(&output)?;
+    tree.path().clone_into(&mut output.directory);
     let settings = outputs::config(&options, &output, CallStacks::default(), false);
-    let tree = OutputTree::open(&output.directory, output.owner)?;
     let dump = outputs::dump(&output, settings, &tree, ProcessDirs::default(), Files::default(), speaker);
     let audience = Audience { sinks: vec![dump], readers: vec![Box::new(notices)], ..Audience::of(analyses) };
     let mut watcher = progress::watcher().unwrap_or_else(|| Box::new(|_| {}));

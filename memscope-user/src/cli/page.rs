@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use super::{
     args::{HtmlArgs, LogLevel, PageArgs},
     decompose::rules,
-    input, message, offline, progress,
+    input, message, progress,
     select::SelectArgs,
 };
 use crate::{
@@ -64,12 +64,11 @@ impl Page<'_> {
     fn write(&self, files: &[PathBuf], path: &Path, open: bool) -> Result<()> {
         let place = FilePlace::reach(path, Caller::owner()?).with_context(|| cannot(path))?;
         refuse_foreign(&place, path)?;
-        let files = offline::one_capture(files)?;
         let rules = rules(self.rules).map_err(anyhow::Error::msg)?;
         let (reducer, made) = Reducer::naming(Arc::clone(&rules));
         let selection = self.select.selection(Some(&rules));
         let options = Options { selection, observers: vec![reducer], ..Options::default() };
-        let outcome = input::read_with(&files, options, analyses(&rules))?;
+        let outcome = input::read_with(files, options, analyses(&rules))?;
         let run = made.try_recv().unwrap_or_default();
         if run.views.is_empty() {
             bail!("there is no block in it, so there is nothing to show");

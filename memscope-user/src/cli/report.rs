@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{
     annotate,
     args::{CollectArgs, LogLevel, ReportKind},
-    error, message, select, terminal,
+    error, message, runs, select, terminal,
 };
 use crate::{
     analyses::{Finding, ledger},
@@ -92,9 +92,7 @@ pub(super) fn print_text(
 /// Commands to type next.
 fn next_commands(file: Option<&Path>, kind: ReportKind) -> Vec<String> {
     let Some(file) = file else { return Vec::new() };
-    // As short as it can be typed here.
-    let here = std::env::current_dir().ok();
-    let file = here.and_then(|here| file.strip_prefix(here).ok()).unwrap_or(file).display();
+    let file = terminal::from_here(runs::own_folder(file).unwrap_or(file)).display();
     let details = format!("memscope-bpf leaks {file} --report=details");
     let page = format!("memscope-bpf report {file} --open");
     if kind == ReportKind::Summary { vec![page, details] } else { vec![page] }

@@ -9,6 +9,7 @@ use std::{
     fmt::Display,
     io::{self, BufWriter, IsTerminal as _, Write},
     os::fd::{AsFd, OwnedFd},
+    path::Path,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
@@ -60,6 +61,12 @@ fn err() -> io::Stderr {
 #[expect(clippy::disallowed_methods, reason = "this is the place")]
 fn out() -> io::Stdout {
     io::stdout()
+}
+
+/// A path as short as it can be typed here.
+pub(super) fn from_here(path: &Path) -> &Path {
+    let here = env::current_dir().ok();
+    here.and_then(|here| path.strip_prefix(here).ok()).unwrap_or(path)
 }
 
 /// Stdout for a live screen, which escapes what it shows before it makes cells of it.

@@ -305,6 +305,10 @@ impl Console {
 impl Listener for Console {
     fn opened(&self, outputs: &Outputs<'_>) -> Result<(), Refusal> {
         messages::log_into(outputs.log);
+        if self.collect.output_path.is_none() {
+            let folder = terminal::from_here(outputs.tree.path());
+            message(self.level(), LogLevel::Info, format_args!("this run's folder: {}", folder.display()));
+        }
         self.on_opened.as_ref().map_or(Ok(()), |on_opened| on_opened(outputs.tree))
     }
 

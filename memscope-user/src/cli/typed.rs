@@ -10,7 +10,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use super::args::Cli;
+use super::args::{Cli, DEFAULT_OUTPUT};
 
 /// Called by this name (a link to the program), we take every line as msMemScope does.
 const REFERENCE: &str = "msmemscope";
@@ -79,6 +79,9 @@ pub(super) fn parse(arguments: &[OsString]) -> Result<Cli, Refusal> {
         .map_err(|error| refusal(error, &spelt_out, subcommand.unwrap_or(&definition), &definition))?;
     cli.trace.collect.leak_blocks |= by_reference;
     cli.trace.no_stacks |= by_reference;
+    if by_reference {
+        cli.trace.collect.output_path.get_or_insert_with(|| DEFAULT_OUTPUT.into());
+    }
     // Neither would execute it; a mistake concerns both.
     let executes = cli.pid.is_empty() && !cli.compare;
     match cli.program.first() {
@@ -317,6 +320,23 @@ mod tests {
         ] {
             assert_eq!(accepted(typed).program.len(), words, "{typed}");
         }
+    }
+
+    /// Under msMemScope's name outputs go where its scripts look for them; else each run has a folder of its own.
+    #[test]
+    fn outputs_go_where_the_name_says() {
+        let of = |typed: &str| accepted(typed).trace.collect.output_path;
+        assert_eq!(of("msmemscope python x.py").as_deref(), Some(Path::new("memscopeDumpResults")));
+        assert_eq!(of("msmemscope -o out python x.py").as_deref(), Some(Path::new("out")));
+        assert_eq!(of("memscope-bpf -- python x.py"), None);
+        let options = |typed: &str| {
+            let trace = accepted(typed).trace;
+            let output = trace.writing(crate::session::Traced::Processes(vec![12])).expect("options").output;
+            output.map(|output| (output.directory.display().to_string(), output.new_directory))
+        };
+        let (folder, is_new) = options("memscope-bpf -p 12").expect("outputs");
+        assert!(folder.starts_with("memscope-12-20") && is_new, "{folder}");
+        assert_eq!(options("memscope-bpf -p 12 -o x"), Some(("x".to_owned(), false)));
     }
 
     /// Makes sure that processes are taken as users of other tools type them.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
-use super::{decompose::rules_of_user, input, offline, select, terminal};
+use super::{decompose::rules_of_user, input, runs, select, terminal};
 use crate::analyses::Observer;
 use crate::analyses::select::{Condition, Filter, Selection};
 use crate::document;
@@ -26,7 +26,7 @@ const MAX_SNAPSHOT_BYTES: u64 = 4 << 30;
 #[derive(Debug, Args)]
 pub(super) struct ReplayedArgs {
     /// A capture, or a memory snapshot of `PyTorch` (pickle). Dumps (CSV or db) lack streams and failed requests: their
-    /// answers are estimates [default: the newest capture in memscopeDumpResults].
+    /// answers are estimates [default: the newest run].
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Memory of each device: 32GiB, 29500M.
@@ -107,7 +107,7 @@ impl ReplayedArgs {
             }
             return Ok((vec![requests], Vec::new()));
         }
-        let paths = offline::one_capture(&self.files)?;
+        let paths = runs::one_capture(&self.files)?;
         let source = source(&paths)?;
         let (recorder, all) = Recorder::new(source);
         let mut recorders: Vec<Box<dyn Observer>> = vec![Box::new(recorder)];

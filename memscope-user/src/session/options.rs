@@ -385,6 +385,8 @@ impl CallStacks {
 pub struct OutputOptions {
     /// The folder, made where missing.
     pub directory: PathBuf,
+    /// Make the folder anew: where its name is taken, `NAME-2` and so on.
+    pub new_directory: bool,
     /// User and group that everything made is handed to.
     pub owner: Option<Owner>,
     /// Write rows and run the analyses. Without, only the capture is written, at the least cost.
@@ -407,6 +409,7 @@ impl Default for OutputOptions {
     fn default() -> Self {
         Self {
             directory: PathBuf::from("memscopeDumpResults"),
+            new_directory: false,
             owner: None,
             rows: true,
             format: Format::default(),

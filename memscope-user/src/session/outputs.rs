@@ -96,6 +96,12 @@ pub(super) struct Opened {
     pub(super) log: Arc<RunLog>,
 }
 
+/// Opens the output folder.
+pub(crate) fn open_tree(output: &OutputOptions) -> Result<OutputTree, SinkError> {
+    let open = if output.new_directory { OutputTree::open_new } else { OutputTree::open };
+    open(&output.directory, output.owner)
+}
+
 /// Opens the outputs of a live trace: the tracer's own directory with its settings and log, and the file sink. If that
 /// fails, none of them is left.
 pub(super) fn open(
@@ -105,7 +111,8 @@ pub(super) fn open(
     dirs: ProcessDirs,
     files: Files,
 ) -> Result<Opened, SinkError> {
-    let tree = OutputTree::open(&output.directory, output.owner)?;
+    let tree = open_tree(output)?;
+    let output = &OutputOptions { directory: tree.path().to_owned(), ..output.clone() };
     open_below(tree.clone(), options, output, speaker, dirs, files).inspect_err(|_| tree.discard())
 }
 

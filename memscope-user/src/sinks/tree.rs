@@ -9,7 +9,9 @@
 //! Modes are set explicitly, regardless of the umask. Under sudo everything is handed to the calling user at once.
 //! Files of a refused run are removed again.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,6 +30,8 @@ pub const CONFIG_MODE: u32 = 0o640;
 
 /// Names tried for the directory of a process, one second apart.
 const MAX_STAMPS: i64 = 600;
+/// Names tried for a new output directory.
+const MAX_NUMBERS: u32 = 1000;
 
 /// The output directory. Copies share the open folder.
 #[derive(Clone, Debug)]
@@ -95,6 +99,19 @@ impl OutputTree {
         }
     }
 
+    /// Makes an output directory that does not exist yet; where its name is taken, `NAME-2` and so on.
+    pub fn open_new(root: &Path, owner: Option<Owner>) -> Result<Self, SinkError> {
+        let made = Made::default();
+        match new_folder(root, owner, &made) {
+            Ok(root) => Ok(Self { root: Arc::new(root), owner, made }),
+            Err(error) => {
+                made.discard();
+                let path = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+                Err(SinkError::io(path)(error))
+            }
+        }
+    }
+
     /// Absolute path of the output directory, for messages.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -102,7 +119,7 @@ impl OutputTree {
     }
 
     /// Bytes free for all users where outputs go.
-    pub fn free_bytes(&self) -> std::io::Result<u64> {
+    pub fn free_bytes(&self) -> io::Result<u64> {
         self.root.free_bytes()
     }
 
@@ -135,7 +152,7 @@ impl OutputTree {
             }
         }
         let path = self.root.path.join(format!("msmemscope_{pid}_{}_ascend", stamp(now)));
-        Err(SinkError::Io { path, source: std::io::ErrorKind::AlreadyExists.into() })
+        Err(SinkError::Io { path, source: io::ErrorKind::AlreadyExists.into() })
     }
 
     /// Creates a file in the output directory itself, to append to. It must not exist. Gives its path, for messages.
@@ -201,7 +218,7 @@ impl OutputTree {
             std::fs::remove_file(folder.child(&place.name))
         };
         match remove() {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(SinkError::io(&place.path)(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(SinkError::io(&place.path)(error)),
             _ => Ok(()),
         }
     }
@@ -257,6 +274,21 @@ impl Place {
     }
 }
 
+fn new_folder(root: &Path, owner: Option<Owner>, made: &Made) -> io::Result<Folder> {
+    let path = std::path::absolute(root)?;
+    let (Some(above), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str)) else {
+        return Err(io::ErrorKind::InvalidFilename.into());
+    };
+    let above = Folder::open(above, owner, made)?;
+    for number in 1..=MAX_NUMBERS {
+        let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
+        if let Some(folder) = above.make(&name, owner, made)? {
+            return Ok(folder);
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
 /// `YYYYMMDDhhmmss` in local time.
 #[must_use]
 pub fn stamp(time: &Zoned) -> String {
@@ -295,6 +327,20 @@ mod tests {
         fs::write(dir.path().join("config.json"), "theirs").expect("write");
         let error = tree.create(&dir, &[], "config.json", CONFIG_MODE).expect_err("exists");
         assert!(error.to_string().contains("/config.json`"), "{error}");
+    }
+
+    /// Each run has a directory of its own: a taken name is passed over, a refused run leaves nothing.
+    #[test]
+    fn new_output_directories_are_new() {
+        let root = tempfile::tempdir().expect("temporary directory");
+        let path = root.path().join("memscope-7-20260102-120059");
+        fs::create_dir(&path).expect("directory");
+        fs::write(root.path().join("memscope-7-20260102-120059-2"), "theirs").expect("file");
+        let tree = OutputTree::open_new(&path, None).expect("free name");
+        assert_eq!(tree.path(), root.path().join("memscope-7-20260102-120059-3"));
+        tree.create_top("x.capture").expect("a file");
+        tree.discard();
+        assert!(!root.path().join("memscope-7-20260102-120059-3").exists());
     }
 
     /// The output directory itself may be a link of the user's.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use memscope_tests::harness::pythons::interpreters;
-use memscope_tests::harness::rows::Rows;
+use memscope_tests::harness::rows::{Rows, dump_files};
 use memscope_tests::harness::tracer::{Run, Tracer, python_package};
 
 /// Content by the parts of the path that do not carry the time of writing: process and device.
@@ -63,7 +63,9 @@ fn stacks_in_a_table() {
     let live = live.succeed();
     let tracer = memscope_tests::harness::tracer::tracer_path();
     let answers = |folder: &Path| {
-        let folder = folder.to_str().expect("text");
+        // The folder of the process: that above it stands for the capture.
+        let dump = dump_files(folder).remove(0);
+        let folder = dump.ancestors().nth(3).and_then(Path::to_str).expect("text");
         let commands = [
             vec!["export", folder, "--what=allocated"],
             vec!["export", folder, "--weight=count"],

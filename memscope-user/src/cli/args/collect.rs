@@ -130,7 +130,7 @@ pub(in crate::cli) struct CollectArgs {
     /// which has each stack once (a small part of the size) [default: inline with --call-stack, otherwise not at all].
     #[arg(hide_short_help = true, long, value_enum)]
     pub stacks: Option<Stacks>,
-    /// Where to write [default: memscopeDumpResults; of recover: DIR/recovered].
+    /// Where to write [default: a new folder memscope-NAME-TIME, of replay replayed-TIME; of recover: recovered beside the capture].
     #[arg(short = 'o', long, alias = "output", value_name = "DIR")]
     pub output_path: Option<PathBuf>,
     /// How much of the report to print.
@@ -160,7 +160,7 @@ pub(in crate::cli) struct CollectArgs {
 }
 
 impl CollectArgs {
-    /// Where to write.
+    /// Where msMemScope writes.
     #[must_use]
     pub(in crate::cli) fn output_path(&self) -> &Path {
         self.output_path.as_deref().unwrap_or(Path::new(DEFAULT_OUTPUT))
@@ -201,10 +201,11 @@ impl CollectArgs {
         }
     }
 
-    /// Output of the library, for the user behind sudo.
-    pub(in crate::cli) fn output(&self) -> Result<OutputOptions, CallerError> {
+    /// Output of the library, for the user behind sudo: where it was asked for, else in a new folder of this name.
+    pub(in crate::cli) fn output_or(&self, new: PathBuf) -> Result<OutputOptions, CallerError> {
         Ok(OutputOptions {
-            directory: self.output_path().to_owned(),
+            new_directory: self.output_path.is_none(),
+            directory: self.output_path.clone().unwrap_or(new),
             owner: Caller::owner()?,
             format: match self.format {
                 Format::Csv => sinks::Format::Csv,

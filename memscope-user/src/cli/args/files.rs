@@ -17,8 +17,9 @@ use crate::{
 /// `replay`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ReplayArgs {
-    /// The capture.
-    pub capture: PathBuf,
+    /// The capture, or the output folder of its trace [default: the newest run].
+    #[arg(value_name = "FILE")]
+    pub capture: Option<PathBuf>,
     /// What to write.
     #[command(flatten)]
     pub collect: CollectArgs,
@@ -27,8 +28,9 @@ pub(in crate::cli) struct ReplayArgs {
 /// `recover`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RecoverArgs {
-    /// Output directory of the killed tracer.
-    pub directory: PathBuf,
+    /// Output folder of the killed tracer, or its capture [default: the newest run].
+    #[arg(value_name = "DIR")]
+    pub directory: Option<PathBuf>,
     /// What to write.
     #[command(flatten)]
     pub collect: CollectArgs,
@@ -74,9 +76,10 @@ pub(in crate::cli) struct RanksArgs {
 /// `diff`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DiffArgs {
-    /// The run to compare with: a dump (CSV or db, ours or msMemScope's), a folder of dumps, or a capture.
+    /// The run to compare with: a capture, the output folder of a trace, or a dump (CSV or db, ours or msMemScope's)
+    /// [default: the newest run, of which both moments are].
     #[arg(value_name = "A")]
-    pub base: PathBuf,
+    pub base: Option<PathBuf>,
     /// The other run; without it both moments are of A.
     #[arg(value_name = "B")]
     pub other: Option<PathBuf>,
@@ -101,9 +104,9 @@ pub(in crate::cli) struct DiffArgs {
 /// `inefficient`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct InefficientArgs {
-    /// A dump or a capture.
+    /// A dump, a capture, or the output folder of a trace [default: the newest run].
     #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    pub file: Option<PathBuf>,
     /// Leave smaller blocks out.
     #[arg(long, value_name = "SIZE", value_parser = values::size, default_value = "0")]
     pub mem_size: u64,
@@ -133,7 +136,7 @@ pub(in crate::cli) struct InefficientArgs {
 /// `decompose`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DecomposeArgs {
-    /// Dumps of one run, folders with such, or one capture [default: the newest in memscopeDumpResults].
+    /// Dumps of one run, folders with such, or one capture [default: the newest run].
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// More rules, which come before the built-in ones.
@@ -162,7 +165,7 @@ pub(in crate::cli) struct DecomposeArgs {
 /// A question about files with owners in its answer.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct OwnerArgs {
-    /// Dumps of one run, folders with such, or one capture [default: the newest in memscopeDumpResults].
+    /// Dumps of one run, folders with such, or one capture [default: the newest run].
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// More rules that name owners, which come before the built-in ones.
@@ -182,7 +185,7 @@ pub(in crate::cli) struct OwnerArgs {
 /// A question about files.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct FileArgs {
-    /// Dumps of one run, folders with such, or one capture [default: the newest in memscopeDumpResults].
+    /// Dumps of one run, folders with such, or one capture [default: the newest run].
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Findings as JSON on stdout instead of the report.
@@ -199,7 +202,7 @@ pub(in crate::cli) struct FileArgs {
 /// `report`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct PageArgs {
-    /// A capture, the output folder of a trace, or dumps of one run [default: the newest capture in memscopeDumpResults].
+    /// A capture, the output folder of a trace, or dumps of one run [default: the newest run].
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Where to write [default: report.html beside FILE].
@@ -233,7 +236,7 @@ pub(in crate::cli) struct HtmlArgs {
 /// `leaks`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct LeaksArgs {
-    /// Dumps of one run, folders with such, or one capture [default: the newest in memscopeDumpResults].
+    /// Dumps of one run, folders with such, or one capture [default: the newest run].
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Judge by marks with this text, not by steps: what is allocated between two of them and not freed until the third.
@@ -265,7 +268,7 @@ pub(in crate::cli) struct LeaksArgs {
 /// `export`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ExportArgs {
-    /// A capture, the output folder of a trace, or dumps of one run [default: the newest capture in memscopeDumpResults].
+    /// A capture, the output folder of a trace, or dumps of one run [default: the newest run].
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// For which viewer.

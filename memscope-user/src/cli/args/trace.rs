@@ -7,7 +7,7 @@ use clap::{Args, Parser, ValueEnum};
 use super::{CollectArgs, CollectMode, collect::NO_STACKS_VARIABLE};
 use crate::{
     cli::{
-        report,
+        report, runs,
         values::{self, Ops},
     },
     follow::spawn::SpawnError,
@@ -200,13 +200,14 @@ impl TraceArgs {
 
     /// The library's options for these processes, with output.
     pub(in crate::cli) fn writing(&self, traced: Traced) -> Result<TraceOptions, TraceError> {
+        let folder = runs::folder_of(&traced);
         let options = self.options(traced)?;
         let output = OutputOptions {
             rows: !self.capture_only,
             capture: !self.no_capture,
             max_bytes: self.max_size,
             parts: self.rotate,
-            ..self.collect.output().map_err(SpawnError::from)?
+            ..self.collect.output_or(folder).map_err(SpawnError::from)?
         };
         let unasked = options.call_stacks.automatic && self.collect.stacks.is_none();
         let output = if unasked { OutputOptions { stacks: StackCells::Absent, ..output } } else { output };
