@@ -119,6 +119,17 @@ fn judging(growth: GrowthAnalysis) -> Judged {
     Judged::leaks(vec![Box::new(Stepped::new::<StepLeaksAnalysis>()), Box::new(growth)])
 }
 
+/// What the first screen has beside leaks and costs no probe: requests that failed, and the free pieces of pools, unless
+/// a filter splits these.
+#[must_use]
+pub fn beside_leaks(whole_pools: bool) -> Vec<Box<dyn Analysis>> {
+    let rules = Arc::new(RuleSet::builtin());
+    let pieces = whole_pools.then(|| FragmentationAnalysis::new(Arc::clone(&rules)));
+    let pieces =
+        pieces.map(|pieces| Box::new(Judged::default().silent().freezing(Box::new(pieces))) as Box<dyn Analysis>);
+    pieces.into_iter().chain([Box::new(OomAnalysis::new(rules)) as Box<dyn Analysis>]).collect()
+}
+
 /// Leak analyses for files: by the marks with the text `mark` if it is given, else by steps, growth and what is live at the end.
 #[must_use]
 pub fn of_leaks(mark: Option<String>, start_index: u64) -> Vec<Box<dyn Analysis>> {

@@ -14,7 +14,12 @@ use crate::{analyses, sinks::report::Report};
 /// `leaks FILE…`.
 pub(super) fn run(args: &LeaksArgs) -> ExitCode {
     let by_marks = args.mark.is_some();
-    let analyses = analyses::of_leaks(args.mark.clone(), args.start_index);
+    let mut analyses = analyses::of_leaks(args.mark.clone(), args.start_index);
+    let kind = if args.leak_blocks && args.report == ReportKind::Summary { ReportKind::Details } else { args.report };
+    let has_screen = !args.json && kind != ReportKind::Details;
+    if !by_marks && (has_screen || !args.fail_on.is_empty()) {
+        analyses.extend(analyses::beside_leaks(!args.select.blocks.filter(None).parts_pools()));
+    }
     let mut found = false;
     let status = input::exit(|| {
         let outcome = input::read(&args.files, args.select.selection(None), analyses)?;
@@ -24,8 +29,6 @@ pub(super) fn run(args: &LeaksArgs) -> ExitCode {
             input::print(&outcome, report, true)?;
             return page::also(&args.html, &args.files, None, &args.select);
         }
-        let kind =
-            if args.leak_blocks && args.report == ReportKind::Summary { ReportKind::Details } else { args.report };
         let report = Report { losses: outcome.replay.is_some(), ..report };
         report::print_text(kind, report, (&outcome.findings, &outcome.end), None).context("cannot print the report")?;
         page::also(&args.html, &args.files, None, &args.select)

@@ -80,6 +80,7 @@ pub(super) fn parse(arguments: &[OsString]) -> Result<Cli, Refusal> {
     cli.trace.collect.leak_blocks |= by_reference;
     cli.trace.no_stacks |= by_reference;
     if by_reference {
+        cli.trace.collect.analysis.chosen.cheap = false;
         cli.trace.collect.output_path.get_or_insert_with(|| DEFAULT_OUTPUT.into());
     }
     // Neither would execute it; a mistake concerns both.
@@ -270,7 +271,7 @@ mod tests {
     use std::os::unix::ffi::OsStringExt as _;
 
     use super::*;
-    use crate::cli::args::Command;
+    use crate::{cli::args::Command, session};
 
     fn line(text: &str) -> Vec<OsString> {
         text.split(' ').map(OsString::from).collect()
@@ -329,9 +330,12 @@ mod tests {
         assert_eq!(of("msmemscope python x.py").as_deref(), Some(Path::new("memscopeDumpResults")));
         assert_eq!(of("msmemscope -o out python x.py").as_deref(), Some(Path::new("out")));
         assert_eq!(of("memscope-bpf -- python x.py"), None);
+        let analyses = |typed: &str| accepted(typed).trace.collect.analysis.chosen;
+        assert_eq!(analyses("msmemscope python x.py"), session::Analyses::default());
+        assert_eq!(analyses("memscope-bpf -- python x.py"), session::Analyses::AUTOMATIC);
         let options = |typed: &str| {
             let trace = accepted(typed).trace;
-            let output = trace.writing(crate::session::Traced::Processes(vec![12])).expect("options").output;
+            let output = trace.writing(session::Traced::Processes(vec![12])).expect("options").output;
             output.map(|output| (output.directory.display().to_string(), output.new_directory))
         };
         let (folder, is_new) = options("memscope-bpf -p 12").expect("outputs");

@@ -193,6 +193,7 @@ impl FromStr for Analyses {
         let mut none = false;
         for item in items(text) {
             match item {
+                "auto" => (found.leaks, found.cheap) = (true, true),
                 "leaks" => found.leaks = true,
                 "decompose" => found.decompose = true,
                 "inefficient" => found.inefficient = true,
@@ -219,7 +220,7 @@ impl FromStr for Analyses {
 pub(super) fn words_of_analyses() -> String {
     let others = |word: &&str| *word != "decompose";
     let words = Question::all().map(|question| question.word).filter(others);
-    let first = ["leaks", "decompose", "inefficient", "oom[:K]"].into_iter();
+    let first = ["auto (leaks; oom and fragmentation as far as they cost no probe)", "leaks", "decompose", "inefficient", "oom[:K]"].into_iter();
     first.chain(words).chain(["none"]).collect::<Vec<_>>().join(", ")
 }
 

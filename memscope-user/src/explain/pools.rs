@@ -16,8 +16,6 @@ const CACHED_PERCENT: u64 = 30;
 const WORKSPACE_PERCENT: u64 = 10;
 /// A workspace that is larger after this step follows the shapes.
 const SETTLED_STEP: u32 = 3;
-/// Bytes held too long on average, in percent of the peak.
-const LATE_PERCENT: u64 = 5;
 
 /// `workspace-growth`.
 pub(super) fn workspaces(out: &mut Out<'_, '_>) {
@@ -76,14 +74,9 @@ pub(super) fn late_frees(out: &mut Out<'_, '_>) {
 
 fn late_free(facts: &Facts<'_>, uses: &Inefficient) -> Option<Says<'static>> {
     let late = uses.kinds.iter().find(|waste| waste.kind == InefficientKind::LateDeallocation)?;
-    let seconds = facts.until_ns().saturating_sub(facts.end.start_ns) as f64 / 1e9;
     let peak = facts.held().filter(|held| held.device == uses.device).map(|held| held.peak_bytes).max()?;
-    let Waste { blocks, wasted_byte_seconds, .. } = *late;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an average, rounded down")]
-    let mean_bytes = if seconds > 0.0 { (wasted_byte_seconds / seconds) as u64 } else { 0 };
-    if mean_bytes < WORTH_BYTES || !is_share(mean_bytes, peak, LATE_PERCENT) {
-        return None;
-    }
+    let Waste { blocks, .. } = *late;
+    let mean_bytes = uses.late_bytes(facts.until_ns().saturating_sub(facts.end.start_ns), peak)?;
     let text = format!(
         "{} on average in blocks after their last use ({} of the peak): {} of {} were freed late.",
         rounded(mean_bytes.into()),

@@ -6,10 +6,13 @@ use crate::analyses::{
     fragmentation::{Fragmentation, PiecesVerdict},
     growth::Growth,
     held::Held,
+    inefficient::Inefficient,
+    judged::Span,
     mark_leaks::MarkLeaks,
     oom::Oom,
     step_leaks::{StepLeaks, StepVerdict},
 };
+use crate::model::RunEnd;
 
 /// A question of the first screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub enum Topic {
     Growth,
     /// Free memory in pieces.
     Fragmentation,
+    /// Blocks held after their last use; asked where uses were seen.
+    Inefficient,
 }
 
 impl Topic {
@@ -33,6 +38,7 @@ impl Topic {
             Self::Leaks => "leaks",
             Self::Growth => "growth",
             Self::Fragmentation => "fragmentation",
+            Self::Inefficient => "inefficient",
         }
     }
 }
@@ -60,14 +66,16 @@ pub struct Check {
 }
 
 /// All checks of a process.
-pub(super) fn of(findings: &[&Finding]) -> Vec<Check> {
+pub(super) fn of(findings: &[&Finding], end: &RunEnd) -> Vec<Check> {
     let check = |topic, checked| Check { topic, checked };
-    vec![
+    let always = [
         check(Topic::OutOfMemory, out_of_memory(findings)),
         check(Topic::Leaks, leaks(findings)),
         check(Topic::Growth, growth(findings)),
         check(Topic::Fragmentation, fragmentation(findings)),
-    ]
+    ];
+    let used = inefficient(findings, end).map(|checked| check(Topic::Inefficient, checked));
+    always.into_iter().chain(used).collect()
 }
 
 /// The most urgent answer.
@@ -143,5 +151,19 @@ fn fragmentation(findings: &[&Finding]) -> Checked {
         PiecesVerdict::NotJudged => Checked::NotJudged("most of the pool is older than the trace"),
     };
     let found = findings.iter().filter_map(|finding| Fragmentation::of(finding));
-    strongest(found.map(answer), "--analysis=fragmentation")
+    let has_pool = findings.iter().filter_map(|finding| Held::of(finding)).any(|held| !held.pool.is_base());
+    let none = if has_pool { "--analysis=fragmentation" } else { "no pool was seen" };
+    strongest(found.map(answer), none)
+}
+
+/// As the rule `late-free` decides; `None` where no uses were seen.
+fn inefficient(findings: &[&Finding], end: &RunEnd) -> Option<Checked> {
+    let uses = findings.iter().filter_map(|finding| Inefficient::of(finding)).filter(|uses| uses.judged);
+    let until_ns = findings.iter().find_map(|finding| Span::of(finding)).map_or(end.time_ns, |span| span.until_ns);
+    let is_late = |uses: &Inefficient| {
+        let helds = findings.iter().filter_map(|finding| Held::of(finding));
+        let peak = helds.filter(|held| held.device == uses.device).map(|held| held.peak_bytes).max().unwrap_or(0);
+        uses.late_bytes(until_ns.saturating_sub(end.start_ns), peak).is_some()
+    };
+    uses.map(|uses| if is_late(uses) { Checked::Found } else { Checked::NotFound }).min()
 }

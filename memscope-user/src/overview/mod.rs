@@ -122,7 +122,7 @@ impl ProcessOverview {
         if devices.is_empty() {
             return None;
         }
-        let checks = checks::of(findings);
+        let checks = checks::of(findings, end);
         let exit_ns = findings.iter().find_map(|finding| Span::of(finding)).map(|span| span.until_ns);
         let verdict = checks::verdict(&checks);
         let places = places::of(verdict, findings);

@@ -24,7 +24,8 @@ pub struct DumpFilter {
     pub op: bool,
     /// Uses of tensors by operators are written.
     pub access: bool,
-    /// When a request fails because memory is out: number of newest and of largest blocks to write.
+    /// When a request fails because memory is out: number of newest and of largest blocks to write. Analyses see ten of
+    /// each where none are written.
     pub oom_blocks: Option<usize>,
     /// Devices with written events. Events of no device always are.
     pub devices: DeviceFilter,

@@ -23,7 +23,7 @@ pub(super) struct Shared {
     pub(super) live: usize,
     pub(super) blocks_full: u64,
     pub(super) mislocated: u64,
-    /// Number of newest and of largest blocks reported when memory is out.
+    /// Number of newest and of largest blocks in rows when memory is out, if there are such rows.
     pub(super) oom_blocks: Option<usize>,
     /// Requests of all processes that may have failed for good.
     pub(super) oom_pending: usize,
@@ -154,7 +154,12 @@ impl<'a> Turn<'a> {
         let home = &mut *self.home;
         let id = home.next_event;
         // An event without a row takes no number from those with one.
-        home.next_event += u64::from(!matches!(kind, EventKind::PoolRefused(_)));
+        let is_rowless = match kind {
+            EventKind::PoolRefused(_) => true,
+            EventKind::OutOfMemory(_) => !inside,
+            _ => false,
+        };
+        home.next_event += u64::from(!is_rowless);
         let At { time_ns, tid, stacks } = self.at;
         let event = Event { id, time_ns, pid: home.pid, tid, device, stacks, kind };
         let (wanted, of_options) = home.collection.wants(&event);

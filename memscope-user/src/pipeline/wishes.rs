@@ -14,7 +14,7 @@ use crate::model::Unmet;
 /// Most different demands reported; further ones of a script are ignored.
 const MAX_UNMET: usize = 16;
 /// Blocks named when memory is out, if a script asks for the analysis without a number.
-const DEFAULT_BLOCKS: usize = 10;
+pub(super) const DEFAULT_BLOCKS: usize = 10;
 
 /// An analysis that scripts can ask for, by its bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -296,6 +296,9 @@ pub struct Analyses {
     pub fragmentation: bool,
     /// Further questions of the registry.
     pub questions: Questions,
+    /// What costs no probe: requests that failed (without rows), free pieces of pools, inefficient use where accesses are
+    /// written.
+    pub cheap: bool,
 }
 
 impl Default for Analyses {
@@ -314,6 +317,7 @@ impl Analyses {
         peaks: false,
         fragmentation: false,
         questions: Questions::NONE,
+        cheap: false,
     };
 
     /// The questions of the registry among them.
@@ -328,6 +332,9 @@ impl Analyses {
     pub const fn of_scripts(self) -> u64 {
         self.bits() as u64 | (self.peaks as u64) << 4 | (self.fragmentation as u64) << 5
     }
+
+    /// Leaks, and what costs no probe.
+    pub const AUTOMATIC: Self = Self { leaks: true, cheap: true, ..Self::NONE };
 
     /// The contract's bits: leaks 1, decompose 2, inefficient 4, oom 8; ours have none.
     #[must_use]

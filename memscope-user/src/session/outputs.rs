@@ -61,7 +61,7 @@ pub(crate) fn row_bits(args: &CollectOptions, fixed: bool) -> RowBits {
 
 /// Makes what scripts ask for beyond the options.
 pub(crate) fn demand(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Demand {
-    let given = args.analyses.of_scripts();
+    let given = args.given_to_scripts();
     let (args, rules) = (args.clone(), rules.cloned());
     let make = move |bits: u64| {
         let asked = |bit: AnalysisBit| bit.is_in(bits);
@@ -213,7 +213,8 @@ pub(crate) const fn leaks_wanted(args: &CollectOptions) -> bool {
 /// The rules that name owners, if a requested analysis has owners.
 pub(crate) fn rules(args: &CollectOptions) -> Result<Option<Arc<RuleSet>>, String> {
     let analyses = &args.analyses;
-    if analyses.asked().iter().any(|question| question.names_owners) || analyses.oom.is_some() {
+    let names_owners = analyses.asked().iter().any(|question| question.names_owners);
+    if names_owners || analyses.oom.is_some() || analyses.cheap {
         let rules = args.rules.as_deref().map_or_else(|| Ok(RuleSet::builtin()), RuleSet::read);
         return rules.map(Arc::new).map(Some);
     }
@@ -233,6 +234,19 @@ pub(crate) fn owners(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Opt
 }
 
 impl CollectOptions {
+    /// The questions that are asked; those of whole pools are not asked by themselves where a filter splits these.
+    fn questions(&self) -> Questions {
+        let asked = self.analyses.asked();
+        let filter = Filter { conditions: self.filter.clone(), rules: None };
+        if self.analyses.cheap && !filter.parts_pools() { asked.with("fragmentation") } else { asked }
+    }
+
+    /// The analyses that scripts need not ask for, in their bits.
+    fn given_to_scripts(&self) -> u64 {
+        let failures = if self.analyses.cheap { AnalysisBit::OOM.0 } else { 0 };
+        self.analyses.of_scripts() | self.questions().script_bits() | failures
+    }
+
     /// Whether the options go together.
     pub(crate) fn check(&self) -> Result<(), String> {
         rules(self)?;
@@ -347,6 +361,8 @@ fn of_chosen_blocks(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Seve
 fn judging(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Several {
     let mut chosen = Several::default();
     if leaks_wanted(args) {
+        // Owners of what grows are single blocks to keep: too much for what is not asked for.
+        let rules = rules.filter(|_| args.analyses != Analyses::AUTOMATIC);
         let judged = rules.map_or_else(analyses::judged_leaks, analyses::judged_leaks_by);
         chosen = Several { judged, ..chosen }.whole(Stepped::new::<FluctuationAnalysis>());
     }
@@ -355,10 +371,11 @@ fn judging(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Several {
 
 /// Adds those that need all blocks, whichever they report.
 fn of_all_blocks(mut to: Several, args: &CollectOptions, rules: Option<&Arc<RuleSet>>, filter: &Filter) -> Several {
-    if let Some(rules) = rules.filter(|_| args.analyses.oom.is_some()) {
+    let analyses = &args.analyses;
+    if let Some(rules) = rules.filter(|_| analyses.oom.is_some() || analyses.cheap) {
         to = to.whole(OomAnalysis::new(Arc::clone(rules)));
     }
-    if args.analyses.inefficient {
+    if analyses.inefficient || analyses.cheap && args.events.access && args.level.op {
         to = to.marking(InefficientAnalysis::default().only(filter.clone()));
     }
     asking(to, args, rules, filter, |question| question.sees != Sees::Chosen)
@@ -372,7 +389,7 @@ fn asking(
     filter: &Filter,
     which: impl Fn(&Question) -> bool,
 ) -> Several {
-    let questions = args.analyses.asked();
+    let questions = args.questions();
     let rules = || rules.cloned().unwrap_or_else(|| Arc::new(RuleSet::builtin()));
     let asked =
         |to: Several, question: &Question| to.asking(question, Asked { rules: rules(), filter: filter.clone() });

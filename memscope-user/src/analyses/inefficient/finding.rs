@@ -76,6 +76,11 @@ pub struct Waste {
     pub wasted_byte_seconds: f64,
 }
 
+/// Bytes held too long that are worth a word.
+const WORTH_BYTES: u64 = 64 << 20;
+/// The same in percent of the peak.
+const LATE_PERCENT: u64 = 5;
+
 /// Blocks of one process on one device that were held longer than they were used.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Inefficient {
@@ -115,6 +120,20 @@ impl Inefficient {
             blocks: Vec::new(),
             confidence: Confidence::Certain,
         }
+    }
+}
+
+impl Inefficient {
+    /// Bytes in blocks after their last use, on average over the judged time; `None` if that is little: less than 64 MiB,
+    /// or than 5 % of the peak.
+    #[must_use]
+    pub fn late_bytes(&self, judged_ns: u64, peak_bytes: u64) -> Option<u64> {
+        let late = self.kinds.iter().find(|waste| waste.kind == InefficientKind::LateDeallocation)?;
+        let seconds = judged_ns as f64 / 1e9;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an average, rounded down")]
+        let mean_bytes = if seconds > 0.0 { (late.wasted_byte_seconds / seconds) as u64 } else { 0 };
+        let is_share = u128::from(mean_bytes) * 100 >= u128::from(peak_bytes) * u128::from(LATE_PERCENT);
+        (mean_bytes >= WORTH_BYTES && is_share).then_some(mean_bytes)
     }
 }
 

@@ -89,6 +89,16 @@ fn oom_takes_a_count_within_the_range() {
     }
 }
 
+/// By default all that costs no probe; what is asked for by name is that alone, as msMemScope takes it.
+#[test]
+fn automatic_analyses_are_cheap() {
+    let chosen = |text: &str| text.parse::<Analyses>().map(|a| a.chosen);
+    assert_eq!(chosen("auto"), Ok(Chosen::AUTOMATIC));
+    assert_eq!(chosen("leaks"), Ok(Chosen::default()));
+    assert_eq!(chosen("auto").map(Chosen::bits), Ok(1));
+    assert_eq!(chosen("auto,oom:3").map(|chosen| (chosen.oom, chosen.cheap)), Ok((Some(3), true)));
+}
+
 #[test]
 fn call_stack_depths() {
     assert_eq!("c,python:7".parse(), Ok(CallStacks { c: Some(50), python: Some(7), ..CallStacks::default() }));

@@ -136,7 +136,7 @@ memscope-bpf · pid 7 · npu:0 · 30.0 s · nothing lost
    = all                             4.50 GiB
 
  CHECKS  oom: not judged (no analysis of it), leaks: not judged (no steps were
-         marked), growth: found, fragmentation: not judged (--analysis=fragmentation)
+         marked), growth: found, fragmentation: not judged (no pool was seen)
 
  next:  memscope-bpf peaks x
 ";

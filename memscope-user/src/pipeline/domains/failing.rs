@@ -137,7 +137,7 @@ struct Thread {
     for_segments: u32,
     /// The request that a further attempt is of, and that may succeed.
     open: Option<Request>,
-    /// The report, if requested and not written.
+    /// The report, if it was not given.
     obituary: Option<Obituary>,
 }
 
@@ -234,7 +234,7 @@ impl Failing {
     /// Keeps the report for the case that this attempt was the last. An earlier request of the thread has failed for
     /// good.
     fn write_obituary(&mut self, device: Device, failed: AllocFailed, turn: &mut Turn<'_>) {
-        let Some(count) = turn.home.collection.oom_blocks().or(turn.shared.oom_blocks) else { return };
+        let count = rows_wanted(turn).unwrap_or(super::super::wishes::DEFAULT_BLOCKS);
         let tid = turn.at.tid;
         let earlier = self.threads.get(&tid).and_then(|thread| thread.obituary.as_ref());
         if earlier.is_some_and(|earlier| earlier.failed.request != failed.request) {
@@ -370,8 +370,9 @@ impl Failing {
         let Some(Obituary { failed, device, stacks, suspects, .. }) = self.take_obituary(tid) else { return };
         turn.shared.oom_pending = turn.shared.oom_pending.saturating_sub(1);
         let at = At { time_ns: turn.at.time_ns, tid, stacks };
-        // These rows are always written, whatever steps were requested.
-        turn.with(at).emit_if(device, EventKind::OutOfMemory(OutOfMemory::Trigger(failed)), true);
+        // Where they are asked for, these rows are written whatever steps were requested.
+        let has_rows = rows_wanted(turn).is_some();
+        turn.with(at).emit_if(device, EventKind::OutOfMemory(OutOfMemory::Trigger(failed)), has_rows);
         if self.reported_ns.is_some_and(|reported_ns| at.time_ns.saturating_sub(reported_ns) < QUIET_NS) {
             return;
         }
@@ -379,9 +380,14 @@ impl Failing {
         let newest = suspects.newest.iter().map(|block| (block.stacks, OutOfMemory::Recent(*block)));
         let largest = suspects.largest.iter().map(|block| (block.stacks, OutOfMemory::Top(*block)));
         for (stacks, suspect) in newest.chain(largest) {
-            turn.with(At { stacks, ..at }).emit_if(device, EventKind::OutOfMemory(suspect), true);
+            turn.with(At { stacks, ..at }).emit_if(device, EventKind::OutOfMemory(suspect), has_rows);
         }
     }
+}
+
+/// Number of blocks in the rows of a failed request, if the options or the script ask for such rows.
+fn rows_wanted(turn: &Turn<'_>) -> Option<usize> {
+    turn.home.collection.oom_blocks().or(turn.shared.oom_blocks)
 }
 
 /// Whether a failure of this thread can be kept: it is known, or there is room, if necessary instead of threads without

@@ -40,6 +40,7 @@ pub(super) fn answers(book: &Book, apart_ns: u64) -> Answers {
         peaks: true,
         fragmentation: true,
         questions: Questions::NONE.with("lifetimes"),
+        cheap: false,
     };
     let options = CollectOptions { analyses, ..CollectOptions::default() };
     let rules = Arc::new(RuleSet::builtin());
