@@ -8,7 +8,8 @@ use ratatui::text::Line;
 
 use super::state::State;
 use super::view::{Sort, View};
-use super::words::{bytes, clean, curve, cut, per_minute, rate};
+use super::words::{bytes, clean, curve, cut, per_minute, rate, time};
+use crate::analyses::growth::Trend;
 use crate::analyses::live_use::{Moment, OwnerUse, PlaceUse};
 use crate::analyses::sample::PoolSample;
 use crate::model::{Device, Pool, Stack};
@@ -23,6 +24,10 @@ pub(super) fn places<'a>(state: &'a State, view: &View) -> Vec<&'a PlaceUse> {
     let shown = Shown::new(moment, view);
     let mut places: Vec<&PlaceUse> =
         moment.places.iter().filter(|it| shown.has(it.pid, it.device, it.site.pool)).collect();
+    if !view.search.is_empty() {
+        let text = view.search.to_lowercase();
+        places.retain(|place| has_text(place, view, &text));
+    }
     match view.sort {
         // Those that grow, then those with the most bytes.
         Sort::Growth => places.sort_by_key(|it| Reverse((per_minute(it.change).unwrap_or(0).max(0), it.live_bytes))),
@@ -94,26 +99,90 @@ fn before_attach(moment: &Moment, shown: &Shown<'_>) -> Vec<Line<'static>> {
 
 /// Lines of places, at most `most` and a title; the chosen one is among them.
 pub(super) fn place_lines(state: &State, view: &View, most: usize, width: usize) -> Vec<Line<'static>> {
-    const FIGURES: usize = 46;
+    const FIGURES: usize = 43;
+    const CURVE: usize = 15;
     let all = places(state, view);
-    let columns = width.saturating_sub(FIGURES + 1).max(16);
-    let head = format!(" {:<columns$} {:>9} {:>10} {:>7} {:<14}", "PLACE", "LIVE", "+/MIN", "BLOCKS", "LAST MINUTE");
+    let has_curve = width >= 100;
+    let columns = width.saturating_sub(FIGURES + if has_curve { CURVE } else { 0 }).max(16);
+    let curve_of = |text: String| if has_curve { format!(" {text}") } else { String::new() };
+    let head = format!(
+        " {:<columns$} {:>9} {:>10} {:>7} {:>7} {:>4}{}",
+        "PLACE",
+        "LIVE",
+        "+/MIN",
+        "BLOCKS",
+        "OLDEST",
+        "SURE",
+        curve_of("LAST MINUTE".to_owned())
+    );
     let mut lines = vec![title(head)];
     let first = (view.chosen + 1).saturating_sub(most);
     for (at, place) in all.iter().enumerate().skip(first).take(most) {
         let growth = per_minute(place.change);
         let text = format!(
-            " {:<columns$} {:>9} {:>10} {:>7} {:<14}",
+            " {:<columns$} {:>9} {:>10} {:>7} {:>7} {:>4}{}",
             cut(&place_name(place, view), columns),
             bytes(place.live_bytes),
             rate(growth),
             place.blocks,
-            curve(&place.recent, 14)
+            age(place),
+            sure(place.trend),
+            curve_of(curve(&place.recent, CURVE - 1))
         );
         let chosen = if at == view.chosen { Modifier::REVERSED } else { Modifier::empty() };
         lines.push(Line::styled(text, Style::new().add_modifier(chosen)));
     }
     lines
+}
+
+/// Age of the oldest block.
+fn age(place: &PlaceUse) -> String {
+    time(place.oldest_ns as f64 / 1e9)
+}
+
+/// Whether it grows, in a word.
+const fn sure(trend: Trend) -> &'static str {
+    match trend {
+        Trend::Grows => "yes",
+        Trend::Undecided => "open",
+        Trend::Steady => "no",
+        Trend::NotJudged => "–",
+    }
+}
+
+/// Whether a place has the text in its name, its call stack or its layer; capitals do not matter.
+fn has_text(place: &PlaceUse, view: &View, text: &str) -> bool {
+    let has = |part: &str| part.to_lowercase().contains(text);
+    let stack = || place.site.stacks.best().into_iter().flat_map(Stack::frames).any(|frame| has(&frame));
+    has(place.site.pool.event_type()) || has(&place_name(place, view)) || stack()
+}
+
+/// The chosen place, in a few lines.
+pub(super) fn chosen(state: &State, view: &View) -> Option<(u32, String, Vec<String>)> {
+    let places = places(state, view);
+    let place = places.get(view.chosen)?;
+    let name = frames(place, &View::default(), 1).pop().unwrap_or_else(|| place_name(place, view));
+    let lines = vec![
+        format!("{name} ({}, pid {})", clean(place.site.pool.event_type()), place.pid),
+        format!(
+            "{} in {} blocks, peak {}, {}/min, the oldest {}",
+            bytes(place.live_bytes),
+            place.blocks,
+            bytes(place.peak_bytes),
+            rate(per_minute(place.change)),
+            age(place)
+        ),
+        match place.trend {
+            Trend::Grows => "Grows: live blocks rise in every part of the time watched, and stay.",
+            Trend::Undecided => {
+                "Undecided: there are more blocks than before, but few, young, or in place of older ones."
+            }
+            Trend::Steady => "No growth: there are no more blocks than early in the time watched.",
+            Trend::NotJudged => "Not judged yet: that takes 10 s of work.",
+        }
+        .to_owned(),
+    ];
+    Some((place.pid, name, lines))
 }
 
 /// The innermost frame of the user's code, then its caller.

@@ -24,3 +24,8 @@ pub(crate) use self::recent::Recent;
 pub(crate) use self::screen::{draw, text};
 pub(crate) use self::state::State;
 pub(crate) use self::view::{Action, Input, View};
+
+/// Process, name and description of the place that is chosen; `None` where there is none.
+pub(crate) fn chosen(state: &State, view: &View) -> Option<(u32, String, Vec<String>)> {
+    lists::chosen(state, view)
+}

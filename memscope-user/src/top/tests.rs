@@ -130,6 +130,8 @@ fn eighty_columns() {
     // Driver blocks are those of the pool, so they are not listed as well.
     assert_eq!(places[2], "");
     assert!(lines[23].contains("q quit") && lines[23].contains("sort: growth"));
+    assert!(lines[23].ends_with("/ search  e explain  Enter stack  h help"), "{}", lines[23]);
+    assert!(line(&lines, "PLACE").ends_with("BLOCKS  OLDEST SURE"), "{lines:#?}");
 }
 
 #[test]
@@ -200,6 +202,54 @@ fn keys() {
     press(&mut view, "?");
     assert!(line(&drawn(&state, &view, 80, 24), "KEYS").contains("KEYS"));
     assert_eq!((view.key(Input::Escape, &state), view.key(Input::Escape, &state)), (Action::Draw, Action::Quit));
+}
+
+/// Places with a text in their stack alone; letters are text while it is typed, and not keys.
+#[test]
+fn search() {
+    let state = state();
+    let mut view = View::default();
+    let press = |view: &mut View, keys: &str| {
+        keys.chars().map(|key| view.key(Input::Letter(key), &state)).filter(|action| *action != Action::Draw).count()
+    };
+    let places = |view: &View| -> Vec<String> {
+        let lines = drawn(&state, view, 80, 24);
+        let places = lines.into_iter().skip_while(|line| !line.contains("PLACE")).skip(1);
+        places.take_while(|line| !line.is_empty()).collect()
+    };
+    assert_eq!((places(&view).len(), press(&mut view, "/quartz")), (2, 0));
+    assert_eq!(places(&view), [""; 0]);
+    assert!(drawn(&state, &view, 80, 24)[23].starts_with(" /quartz█  Enter keep"));
+    view.key(Input::Escape, &state);
+    press(&mut view, "/LINEARs");
+    view.key(Input::Back, &state);
+    view.key(Input::Enter, &state);
+    // Torch's file is in the stack of `load`, though not in its name.
+    assert!(places(&view).len() == 1 && places(&view)[0].starts_with(" serve.py:3 load"), "{:?}", places(&view));
+    assert!(drawn(&state, &view, 80, 24)[23].contains("/ \"LINEAR\"  e explain"));
+    assert_eq!(press(&mut view, &"/".repeat(1)), 0);
+    press(&mut view, &"x".repeat(1000));
+    assert!(view.search.len() <= 64);
+    assert_eq!((view.key(Input::Escape, &state), places(&view).len()), (Action::Draw, 2));
+    assert_eq!(view.key(Input::Escape, &state), Action::Quit);
+}
+
+/// The chosen place is described, and what it means takes the place of the lists until Esc.
+#[test]
+fn explanations() {
+    let state = state();
+    let mut view = View::default();
+    assert_eq!(view.key(Input::Letter('e'), &state), Action::Explain);
+    let (pid, name, about) = chosen(&state, &view).expect("a place");
+    assert_eq!((pid, name.as_str()), (4711, "serve.py:15 Cache.remember"));
+    assert_eq!(about[0], "serve.py:15 Cache.remember (PTA, pid 4711)");
+    assert!(about[1].starts_with("128.0 MiB in 2 blocks, peak 128.0 MiB, +128.0 MiB/min, the oldest "), "{about:?}");
+    view.explain(about);
+    let lines = drawn(&state, &view, 80, 24);
+    assert!(line(&lines, "in 2 blocks").contains("peak") && !lines.concat().contains("PLACE"), "{lines:#?}");
+    assert_eq!(view.key(Input::Escape, &state), Action::Draw);
+    assert!(drawn(&state, &view, 80, 24).concat().contains("PLACE"));
+    assert_eq!(chosen(&State::default(), &view), None);
 }
 
 /// Without the driver's figures the driver's blocks count, and no total is made up.

@@ -14,6 +14,8 @@ pub(crate) enum Input {
     Down,
     /// Return.
     Enter,
+    /// Backspace.
+    Back,
     /// Escape.
     Escape,
     /// Tabulator.
@@ -27,6 +29,8 @@ pub(crate) enum Action {
     Draw,
     /// Write the report of the last minutes.
     Report,
+    /// Explain the chosen place by the last minutes.
+    Explain,
     /// End.
     Quit,
 }
@@ -78,9 +82,18 @@ pub(crate) struct View {
     pub(super) all_frames: bool,
     pub(super) paused: bool,
     pub(super) help: bool,
+    /// Text that shown places have; empty: all.
+    pub(super) search: String,
+    /// Letters go to the text.
+    pub(super) searches: bool,
+    /// What the chosen place means, in lines; in the place of the lists.
+    pub(super) explanation: Option<Vec<String>>,
     /// What became of the last key.
     pub(super) note: Option<String>,
 }
+
+/// Letters of a text to search for.
+const MAX_SEARCH: usize = 64;
 
 impl View {
     /// Whether the state stays as it is.
@@ -93,14 +106,27 @@ impl View {
         self.note = Some(text);
     }
 
+    /// Shows what the chosen place means.
+    pub(crate) fn explain(&mut self, lines: Vec<String>) {
+        (self.note, self.explanation) = (None, Some(lines));
+    }
+
     /// Takes a key.
     pub(crate) fn key(&mut self, input: Input, state: &State) -> Action {
         self.note = None;
+        if self.searches {
+            self.search_key(input);
+            return self.redrawn(state);
+        }
         match input {
             Input::Letter('q') => return Action::Quit,
             Input::Letter('r' | 'w') => return Action::Report,
-            Input::Escape if !(self.help || self.stack) => return Action::Quit,
-            Input::Escape => (self.help, self.stack) = (false, false),
+            Input::Letter('e') => return Action::Explain,
+            Input::Letter('/') => self.searches = true,
+            Input::Escape if self.explanation.is_some() => self.explanation = None,
+            Input::Escape if self.help || self.stack => (self.help, self.stack) = (false, false),
+            Input::Escape if self.search.is_empty() => return Action::Quit,
+            Input::Escape => self.search.clear(),
             Input::Letter('?' | 'h') => self.help = !self.help,
             Input::Letter(' ') => self.paused = !self.paused,
             Input::Letter('s') => (self.sort, self.chosen) = (self.sort.next(), 0),
@@ -109,12 +135,30 @@ impl View {
             Input::Letter('l') => (self.layer, self.chosen) = (next(self.layer, &state.pools()), 0),
             Input::Up | Input::Letter('k') => self.chosen = self.chosen.saturating_sub(1),
             Input::Down | Input::Letter('j') => self.chosen = self.chosen.saturating_add(1),
+            Input::Enter if self.explanation.take().is_some() => {}
             Input::Enter => self.stack = !self.stack,
-            Input::Letter(_) => {}
+            Input::Letter(_) | Input::Back => {}
         }
+        self.redrawn(state)
+    }
+
+    /// The choice stays among the places.
+    fn redrawn(&mut self, state: &State) -> Action {
         let places = super::lists::places(state, self).len();
         self.chosen = self.chosen.min(places.saturating_sub(1));
         Action::Draw
+    }
+
+    /// A key while the text to search for is typed.
+    fn search_key(&mut self, input: Input) {
+        match input {
+            Input::Letter(letter) if self.search.chars().count() < MAX_SEARCH => self.search.push(letter),
+            Input::Back => drop(self.search.pop()),
+            Input::Enter => self.searches = false,
+            Input::Escape => (self.searches, self.search) = (false, String::new()),
+            _ => {}
+        }
+        self.chosen = 0;
     }
 }
 

@@ -71,6 +71,25 @@ pub(super) fn clean(text: &str) -> String {
     OneLine(text).to_string()
 }
 
+/// A line in lines of this width at most, where it has blanks; further ones begin as it does, and two columns later.
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let indent = text.chars().take_while(|letter| *letter == ' ').count();
+    let mut lines = Vec::new();
+    let mut line = " ".repeat(indent);
+    let mut is_empty = true;
+    for word in text.split_whitespace() {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > width {
+            lines.push(std::mem::replace(&mut line, " ".repeat(indent + 2)));
+            is_empty = true;
+        }
+        line.push_str(if is_empty { "" } else { " " });
+        line.push_str(word);
+        is_empty = false;
+    }
+    lines.push(if is_empty { String::new() } else { line });
+    lines
+}
+
 /// The end of a text that is too long, or its begin, with `…` for the rest.
 pub(super) fn cut(text: &str, columns: usize) -> String {
     let count = text.chars().count();
@@ -101,6 +120,11 @@ mod tests {
         // Sevenths of the largest of the last three: 0, 3.5, 7.
         assert_eq!(curve(&[99, 0, 5, 10], 3), "▁▄█");
         assert_eq!(curve(&[0, 0], 3), "▁▁");
+        assert_eq!(wrap(" one two three", 9), [" one two", "   three"]);
+        assert_eq!(
+            (wrap("", 9), wrap("longer than", 3)),
+            (vec![String::new()], vec!["longer".into(), "  than".into()])
+        );
         assert_eq!((cut("serve.py", 8), cut("serve.py", 5)), ("serve.py".to_owned(), "serv…".to_owned()));
     }
 }

@@ -41,6 +41,16 @@ impl Clock {
     pub(super) const fn elapsed_ns(&self, time_ns: u64) -> u64 {
         time_ns.saturating_sub(self.start_ns)
     }
+
+    /// Number of times the windows were doubled.
+    pub(super) const fn doubled(&self) -> u32 {
+        self.doubled
+    }
+
+    /// Length of a window.
+    pub(super) const fn window_ns(&self) -> u64 {
+        1 << (SHORTEST_SHIFT + self.doubled)
+    }
 }
 
 /// A level and its lows.

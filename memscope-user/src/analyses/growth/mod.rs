@@ -10,19 +10,25 @@
 //!
 //! Memory: about 0.7 KiB for each of at most 16 384 sites of a process; further ones count as one.
 
+mod ages;
 mod finding;
 mod levels;
+pub(super) mod running;
 #[cfg(test)]
 mod tests;
 mod text;
 mod verdict;
 
 pub use self::finding::{GROWTH_PARTS, GrowingSite, Growth, Increase, NotJudged, Site};
+pub use self::running::Trend;
 pub use verdict::MIN_BLOCKS as MIN_GROWING_BLOCKS;
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use self::levels::{Clock, Level};
+use self::{
+    levels::{Clock, Level},
+    verdict::Evidence,
+};
 use super::{Analysis, Finding, concluded::Concluded};
 use crate::hash::HashMap;
 use crate::model::{
@@ -244,15 +250,13 @@ impl Process {
         growth.judged |= is_judged;
         let known = site.is_none() && growth.sites.iter().any(|site| site.pool == pool);
         let Some(low_blocks) = verdict::parts(lows).filter(|_| is_judged && !known) else { return };
-        let stays = verdict::grows(lows) && verdict::stay(followed.ages, low_blocks);
-        let increase = followed.level.now().saturating_sub(low_blocks[1]);
+        let lows = lows.to_vec();
+        let Evidence { stays, accumulates, increase } =
+            verdict::weigh(&lows, low_blocks, followed.level.now(), followed.ages);
         if site.is_some() {
             let most = most_by_site.entry((device, pool)).or_insert(0);
             *most = increase.max(*most);
         }
-        let increases = [increase, followed.level.now().saturating_sub(low_blocks[4])];
-        let low_rise = low_blocks[GROWTH_PARTS - 1].saturating_sub(low_blocks[1]);
-        let accumulates = verdict::accumulates(followed.ages, increases, low_rise);
         // A pool as a whole accuses many places at once: both tests have to show it, and no place may make up most of
         // it, as a queue does.
         let most = most_by_site.get(&(device, pool)).copied().unwrap_or(0);
@@ -274,7 +278,7 @@ impl Process {
         let older_frees = self.older_frees.get_mut(&(device, pool));
         let older_frees = older_frees.map_or([0; 2], |frees| [1, 3].map(|part| frees.since(part, &self.clock)));
         let rises = [1, 3].map(|part| level.now().saturating_sub(low_blocks[part]));
-        older_frees.iter().zip(rises).all(|(older_frees, rise)| 2 * older_frees >= rise.max(1))
+        verdict::replaces(older_frees, rises)
     }
 
     /// Sorts the finding: equal rates, or equal bytes, by the texts of their places.

@@ -44,6 +44,34 @@ pub(super) fn parts(lows: &[u64]) -> Option<[u64; GROWTH_PARTS]> {
     Some(std::array::from_fn(low))
 }
 
+/// What shows that a place grows: two tests, and by how many blocks it has increased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Evidence {
+    /// Its lows rise, and its blocks stay.
+    pub(super) stays: bool,
+    /// Blocks of each quarter stay.
+    pub(super) accumulates: bool,
+    /// Blocks since the start of the second part.
+    pub(super) increase: u64,
+}
+
+/// Weighs a level with these lows, of `low_blocks` in their parts, at `now`, and the ages of its blocks.
+pub(super) fn weigh(lows: &[u64], low_blocks: [u64; GROWTH_PARTS], now: u64, ages: [u64; 4]) -> Evidence {
+    let increases = [1, 4].map(|part: usize| now.saturating_sub(low_blocks[part]));
+    let low_rise = low_blocks[GROWTH_PARTS - 1].saturating_sub(low_blocks[1]);
+    Evidence {
+        stays: grows(lows) && stay(ages, low_blocks),
+        accumulates: accumulates(ages, increases, low_rise),
+        increase: increases[0],
+    }
+}
+
+/// Whether blocks that came since the start of two parts of the time may replace older ones, of which so many were freed
+/// since then, as in a cache that was full before the trace.
+pub(super) fn replaces(older_frees: [u64; 2], rises: [u64; 2]) -> bool {
+    older_frees.iter().zip(rises).all(|(older_frees, rise)| 2 * older_frees >= rise.max(1))
+}
+
 /// Whether a level with these lows grows without end.
 #[expect(clippy::cast_precision_loss, reason = "counts of blocks are far below 2^52")]
 pub(super) fn grows(lows: &[u64]) -> bool {

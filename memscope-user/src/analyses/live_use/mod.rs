@@ -2,7 +2,7 @@
 //!
 //! A process that has ended keeps its last figures, until others push it out. Blocks that the end of the trace ends count as live.
 //!
-//! Memory: about 0.5 KiB for each of at most 16 384 places of a process (further ones count as one of each pool), and for each
+//! Memory: about 1.5 KiB for each of at most 16 384 places of a process (further ones count as one of each pool), and for each
 //! live block what naming it takes.
 
 #[cfg(test)]
@@ -14,11 +14,15 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 pub use self::values::{Moment, OwnerUse, PlaceUse, ProcessName};
 use super::{
     decompose::{Lives, RuleSet},
-    growth::{Site, site_of},
+    growth::{
+        Site,
+        running::{Course, Running},
+        site_of,
+    },
     sample::{Past, Sample},
 };
 use crate::hash::HashMap;
-use crate::model::{Block, Device, Event, EventKind, Name, Pool, Stacks};
+use crate::model::{Block, Device, Event, EventKind, Name, Pool, Stacks, UnknownFree};
 
 /// Most places of one process.
 const MAX_PLACES: usize = 1 << 14;
@@ -34,12 +38,19 @@ pub struct LiveUse {
     ended: Vec<(u32, Process)>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Process {
     command: Option<Arc<str>>,
-    places: HashMap<(Device, Site), Sum>,
+    course: Course,
+    places: HashMap<(Device, Site), Place>,
     owners: HashMap<(Device, Pool, Option<Name>), Sum>,
     places_full: bool,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    sum: Sum,
+    running: Running,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -63,23 +74,33 @@ impl LiveUse {
         match &event.kind {
             EventKind::Alloc(alloc) => {
                 let owner = self.lives.came(event, alloc, true).and_then(|came| self.lives.owner(&came.live));
-                self.running.entry(event.pid).or_default().came(&alloc.block, owner);
+                self.process(event).came(&alloc.block, owner);
             }
             // What the end of the process or of the trace ends was live to the last.
             EventKind::Free(free) if !free.cause.gave_back() => {}
             EventKind::Free(free) => {
                 let owner = self.lives.went(event, free).and_then(|went| self.lives.owner(&went.live));
-                if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.went(&free.block, owner);
+                if self.running.contains_key(&event.pid) {
+                    self.process(event).went(&free.block, owner);
                 }
+            }
+            EventKind::UnknownFree(UnknownFree { pool, maybe_older: true, refused: false, .. }) => {
+                self.process(event).course.older_freed(event.device, *pool);
             }
             EventKind::StepEnd { .. } => self.lives.step(event),
             EventKind::ProcessStart(start) => {
-                self.running.entry(event.pid).or_default().command = Some(Arc::clone(&start.command));
+                self.process(event).command = Some(Arc::clone(&start.command));
             }
             EventKind::ProcessEnd => self.end(event.pid),
             _ => {}
         }
+    }
+
+    /// The process of an event, at its time.
+    fn process(&mut self, event: &Event) -> &mut Process {
+        let process = self.running.entry(event.pid).or_insert_with(|| Process::new(event.time_ns));
+        process.course.advance(event.time_ns);
+        process
     }
 
     fn end(&mut self, pid: u32) {
@@ -94,6 +115,7 @@ impl LiveUse {
         let mut moment =
             Moment { sample, names: Vec::new(), owners: Vec::new(), places: Vec::new(), places_full: false };
         let time_ns = moment.sample.time_ns;
+        self.running.values_mut().for_each(|process| process.course.advance(time_ns));
         let ended = self.ended.iter_mut().map(|(pid, process)| (*pid, process));
         for (pid, process) in self.running.iter_mut().map(|(pid, process)| (*pid, process)).chain(ended) {
             process.look(pid, time_ns, &mut moment);
@@ -107,13 +129,20 @@ impl LiveUse {
 }
 
 impl Process {
+    fn new(start_ns: u64) -> Self {
+        let (places, owners) = (HashMap::default(), HashMap::default());
+        Self { command: None, course: Course::new(start_ns), places, owners, places_full: false }
+    }
+
     fn came(&mut self, block: &Block, owner: Option<Name>) {
         let mut key = (block.device, site_of(block));
         if self.places.len() >= MAX_PLACES && !self.places.contains_key(&key) {
             self.places_full = true;
             key.1 = others(block.pool);
         }
-        self.places.entry(key).or_default().rise(block.size_bytes);
+        let place = self.places.entry(key).or_default();
+        place.sum.rise(block.size_bytes);
+        place.running.rise(block, &self.course);
         self.owners.entry((block.device, block.pool, owner)).or_default().rise(block.size_bytes);
     }
 
@@ -123,7 +152,11 @@ impl Process {
             key.1 = others(block.pool);
         }
         let owner = (block.device, block.pool, owner);
-        for sum in [self.places.get_mut(&key), self.owners.get_mut(&owner)].into_iter().flatten() {
+        if let Some(place) = self.places.get_mut(&key) {
+            place.sum.fall(block.size_bytes);
+            place.running.fall(block, &self.course);
+        }
+        if let Some(sum) = self.owners.get_mut(&owner) {
             sum.fall(block.size_bytes);
         }
     }
@@ -131,12 +164,19 @@ impl Process {
     fn look(&mut self, pid: u32, time_ns: u64, moment: &mut Moment) {
         moment.places_full |= self.places_full;
         moment.names.extend(self.command.as_ref().map(|command| ProcessName { pid, command: command.to_string() }));
-        for (&(device, site), sum) in &mut self.places {
+        for (&(device, site), Place { sum, running }) in &mut self.places {
             let change = sum.past.take(time_ns, sum.bytes);
             let Sum { blocks, bytes, peak_bytes, ref past } = *sum;
+            if blocks == 0 {
+                continue;
+            }
             let recent = past.bytes().collect();
-            let place = PlaceUse { pid, device, site, blocks, live_bytes: bytes, peak_bytes, change, recent };
-            moment.places.extend((blocks > 0).then_some(place));
+            let oldest_ns = running.oldest_ns(&self.course);
+            let trend = running.trend((device, site.pool), &mut self.course);
+            let live_bytes = bytes;
+            let place =
+                PlaceUse { pid, device, site, blocks, live_bytes, peak_bytes, oldest_ns, trend, change, recent };
+            moment.places.push(place);
         }
         for (&(device, pool, owner), sum) in &mut self.owners {
             let change = sum.past.take(time_ns, sum.bytes);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::analyses::growth::Trend;
 use crate::analyses::script::Script;
 use crate::backend::ascend::pools;
 use crate::model::FreeCause;
@@ -33,6 +34,36 @@ fn places_and_their_changes() {
     assert_eq!(shown(&mut live, 40 * SECOND), [(2, 200, 300, Some(0)), (1, 50, 50, None)]);
     // The first point is a minute old now and counts; one later it is gone.
     assert_eq!(shown(&mut live, 70 * SECOND), [(2, 200, 300, Some(0)), (1, 50, 50, Some(0))]);
+}
+
+/// For a minute one place keeps a block of each second; the other keeps the five of the first seconds.
+#[test]
+fn trends_and_ages() {
+    let mut script = Script::new(7, Device::Npu(0));
+    let mut seconds = Vec::new();
+    for second in 1..=60 {
+        script.stacks(&["a.py(1): keep"], &[]).alloc(pools::PTA, second << 20, 100);
+        if second <= 5 {
+            script.stacks(&["b.py(2): load"], &[]).alloc(pools::PTA, second << 40, 1);
+        }
+        seconds.resize(script.events().len(), second);
+    }
+    let mut live = LiveUse::new(Arc::new(RuleSet::builtin()));
+    let mut trends = |until: u64| {
+        let due = script.events().iter().zip(&seconds).skip_while(|(_, second)| until > 5 && **second <= 5);
+        for (event, second) in due.take_while(|(_, second)| **second <= until) {
+            let mut event = event.clone();
+            event.time_ns = second * SECOND;
+            if let EventKind::Alloc(alloc) = &mut event.kind {
+                alloc.block.alloc_time_ns = event.time_ns;
+            }
+            live.observe(&event);
+        }
+        let moment = live.look(sample((until + 1) * SECOND));
+        moment.places.iter().map(|it| (it.blocks, it.trend, it.oldest_ns / SECOND)).collect::<Vec<_>>()
+    };
+    assert_eq!(trends(5), [(5, Trend::NotJudged, 5), (5, Trend::NotJudged, 5)]);
+    assert_eq!(trends(60), [(60, Trend::Grows, 60), (5, Trend::Steady, 60)]);
 }
 
 /// Owners add up to the places, and a process that has ended keeps what it held.

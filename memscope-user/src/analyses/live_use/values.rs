@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::{
-    growth::Site,
+    growth::{Site, Trend},
     sample::{Change, Sample},
 };
 use crate::model::{Device, Name, Pool};
@@ -70,6 +70,10 @@ pub struct PlaceUse {
     pub live_bytes: u64,
     /// Highest live bytes so far.
     pub peak_bytes: u64,
+    /// Age of the oldest live block in nanoseconds, up to a 32nd of the time since the first event more.
+    pub oldest_ns: u64,
+    /// Whether its live blocks become more, as far as is known now.
+    pub trend: Trend,
     /// How the live bytes have changed lately.
     pub change: Option<Change>,
     /// Live bytes of the last minute, the oldest first.

@@ -61,6 +61,8 @@ struct Seen {
     messages: Vec<(LogLevel, String)>,
     /// What became of a report.
     written: Option<String>,
+    /// An explanation, in lines.
+    explained: Option<Vec<String>>,
 }
 
 impl Shared {
@@ -74,6 +76,7 @@ impl Shared {
             message: None,
             messages: Vec::new(),
             written: None,
+            explained: None,
         };
         let [over, failed, writing] = [(); 3].map(|()| AtomicBool::new(false));
         Self { seen: Mutex::new(seen), over, failed, writing }
@@ -132,6 +135,17 @@ impl Shared {
     /// What became of a report, once.
     pub(super) fn written(&self) -> Option<String> {
         self.seen().written.take()
+    }
+
+    /// An explanation is there.
+    pub(super) fn end_explaining(&self, lines: Vec<String>) {
+        self.seen().explained = Some(lines);
+        self.writing.store(false, Ordering::Relaxed);
+    }
+
+    /// An explanation, once.
+    pub(super) fn explained(&self) -> Option<Vec<String>> {
+        self.seen().explained.take()
     }
 
     /// Says what there was no place for on the screen.

@@ -13,7 +13,7 @@ use self::{
 use super::{FAILURE, USAGE, args::TopArgs, heap, messages, signals::Signals, terminal::shows_output, trace};
 use crate::{
     session::{Phase, Samples, Trace, TraceError, TraceOptions, Traced},
-    top::{Action, State, View},
+    top::{self, Action, State, View},
 };
 
 /// The screen is drawn at most this often, and keys are looked for.
@@ -90,6 +90,9 @@ fn show(shared: &Arc<Shared>) -> io::Result<()> {
         if let Some(text) = shared.written() {
             view.note(text);
         }
+        if let Some(lines) = shared.explained() {
+            view.explain(lines);
+        }
         terminal.draw(&state, &view)?;
         match Terminal::key(ROUND)? {
             Some(Key::Interrupt) => break,
@@ -99,6 +102,13 @@ fn show(shared: &Arc<Shared>) -> io::Result<()> {
                     view.note("writing the report of the last minutes".to_owned());
                     report::start(shared);
                 }
+                Action::Explain => match top::chosen(&state, &view) {
+                    Some((pid, name, about)) => {
+                        view.note(format!("reading the last minutes of {name}"));
+                        report::explain(shared, (pid, name, about));
+                    }
+                    None => view.note("no place is chosen".to_owned()),
+                },
                 Action::Draw => {}
             },
             None => {}

@@ -91,6 +91,7 @@ fn input(code: KeyCode) -> Option<Input> {
         KeyCode::Up => Some(Input::Up),
         KeyCode::Down => Some(Input::Down),
         KeyCode::Enter => Some(Input::Enter),
+        KeyCode::Backspace => Some(Input::Back),
         KeyCode::Esc => Some(Input::Escape),
         KeyCode::Tab => Some(Input::Tab),
         _ => None,
