@@ -12,6 +12,16 @@ use crate::model::{LiveGroups, LiveSum, PlaceSum, Setting, Stack, StackEnd, Stac
 
 const NPU0: Device = Device::Npu(0);
 
+const GROWTH_PAGES: [&str; 2] =
+    [include_str!("../../../../docs/server-grows.md"), include_str!("../../../../docs/zh/server-grows.md")];
+const OUT_OF_MEMORY_PAGES: [&str; 2] =
+    [include_str!("../../../../docs/out-of-memory.md"), include_str!("../../../../docs/zh/out-of-memory.md")];
+
+/// Whether each page shows this screen, or this part of one.
+fn in_pages(shown: &str, pages: &[&str]) -> bool {
+    pages.iter().all(|page| page.contains(shown.trim_matches('\n')))
+}
+
 fn screen_of(findings: &[Finding], end: &RunEnd, look: Look) -> String {
     let next = ["memscope-bpf peaks x".to_owned()];
     let lines = write(&Overview::new(findings, end), end, "memscope-bpf", &next, look);
@@ -151,6 +161,8 @@ memscope-bpf · pid 7 · npu:0 · 30.0 s · nothing lost
         "{screen}"
     );
     assert!(screen.contains(" #2  3.52 GiB an hour   25 %"), "{screen}");
+    let shown: Vec<&str> = screen.lines().skip(2).take_while(|line| !line.starts_with(" TRY")).collect();
+    assert!(shown.len() == 6 && in_pages(&shown.join("\n"), &GROWTH_PAGES), "{screen}");
 }
 
 /// An increase is undecided, and without any the answer is not found; a short run is not judged.
@@ -238,6 +250,8 @@ fn out_of_memory() {
    = all                             1.10 GiB
 ";
     assert!(fragmented.contains(expected), "{fragmented}");
+    let (shown, _) = expected.split_once("\n MEMORY").expect("two parts");
+    assert!(in_pages(shown, &OUT_OF_MEMORY_PAGES));
     let full = screen(&[oom(200 << 20, 2 << 20)]);
     assert!(full.contains("CAUSE    up to 100.00 MiB is missing, even without the cache (100.00 MiB)\n"), "{full}");
     assert!(!full.contains("ADVICE"), "{full}");
