@@ -1,4 +1,5 @@
-//! Packages that take over the tables of the Python package's analyses (`tests/tests/tables.rs`).
+//! Packages that take over the tables of the Python package's analyses (`tests/tests/tables.rs`), and that read exports
+//! (`tests/tests/loaders.rs`).
 
 use std::path::PathBuf;
 
@@ -8,9 +9,9 @@ use crate::{project::target, venv};
 
 /// Names the interpreter that has them.
 pub(crate) const PYTHON: &str = "MEMSCOPE_TABLES_PYTHON";
-const PACKAGES: &str = "pandas==3.0.0 polars==1.36.1 pyarrow==22.0.0";
+const PACKAGES: &str = "pandas==3.0.0 polars==1.36.1 pyarrow==22.0.0 perfetto==0.59.1 protobuf==7.36.2";
 
 /// An environment with them, which is made once.
 pub(crate) fn fetch() -> Result<PathBuf> {
-    venv::with(&target().join("tables"), PACKAGES, "group `tables`, by CPython 3.11 or later,")
+    venv::with(&target().join("tables"), PACKAGES, "groups `tables` and `loaders`, by CPython 3.11 or later,")
 }

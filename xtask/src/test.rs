@@ -51,7 +51,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         nextest.env(tables::PYTHON, tables::fetch()?);
     } else {
         eprintln!(
-            "left out: groups `wheels` and `tables` (tests/tests/{{wheels,tables}}.rs), because of `--no-wheels`"
+            "left out: groups `wheels`, `tables` and `loaders` (tests/tests/{{wheels,tables,loaders}}.rs), because of \
+             `--no-wheels`"
         );
         nextest.env_remove(wheels::FOLDER).env_remove(tables::PYTHON);
     }
@@ -61,7 +62,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         eprintln!("left out: group `browser` (tests/tests/browser.rs), because of `--no-browser`");
         nextest.env_remove(setup::CHROMIUM);
     }
-    let groups = [(with_wheels, "binary(=wheels) or binary(=tables)"), (with_browser, "binary(=browser)")];
+    let fetched = "binary(=wheels) or binary(=tables) or binary(=loaders)";
+    let groups = [(with_wheels, fetched), (with_browser, "binary(=browser)")];
     let left_out: Vec<&str> = groups.into_iter().filter(|(with, _)| !with).map(|(_, group)| group).collect();
     if !whole {
         return run_command(nextest.args(rest));
