@@ -270,7 +270,7 @@ print(json.dumps([len(snapshot['segments']), len(live), sum(block['size'] for bl
     assert_eq!(found, serde_json::json!([3, 30, end, actions, frames, ["segment_alloc", "segment_alloc"]]));
 }
 
-/// The screen in the readme is what an installed program prints: `./x pictures` writes it.
+/// The screen in the readme, and in its picture, is what an installed program prints: `./x pictures` writes both.
 #[test]
 fn the_readme_has_todays_screen() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -287,4 +287,9 @@ fn the_readme_has_todays_screen() {
     let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).expect("a readme");
     let expected = format!("```text\n$ memscope-bpf demo\n{}\n```", screen.trim_end());
     assert!(screen.contains("LEAK") && readme.contains(&expected), "`./x pictures` writes this into it:\n{screen}");
+    let picture = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/pictures/demo.svg");
+    let picture = std::fs::read_to_string(picture).expect("a picture");
+    let lines: Vec<&str> = picture.lines().filter_map(|line| line.split_once('>')?.1.strip_suffix("</text>")).collect();
+    let shown: Vec<&str> = screen.lines().filter(|line| !line.is_empty()).collect();
+    assert_eq!(lines[1..], shown, "`./x pictures` draws it");
 }

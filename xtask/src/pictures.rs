@@ -1,7 +1,7 @@
-//! `pictures`: the screens in the readmes, as today's program prints them for the recording of the demo. A test holds them against it
-//! (`tests/tests/exports.rs`).
+//! `pictures`: the screens in the readmes, as today's program prints them for the recording of the demo, and the terminal as a moving
+//! picture. A test holds them against it (`tests/tests/exports.rs`).
 
-use std::fs;
+use std::{fmt::Write as _, fs};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -14,6 +14,8 @@ use crate::{
 const PAGES: [&str; 2] = ["README.md", "README.zh-CN.md"];
 const BEGIN: &str = "$ memscope-bpf demo\n";
 const END: &str = "\n```";
+/// The terminal, in which the command is typed and the screen appears.
+const TERMINAL: &str = "docs/pictures/demo.svg";
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     ensure!(arguments.is_empty(), "usage: ./x pictures");
@@ -27,7 +29,49 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             eprintln!("{page}");
         }
     }
+    let path = root().join(TERMINAL);
+    fs::create_dir_all(path.parent().context("a folder")?)?;
+    fs::write(&path, terminal(&screen)).with_context(|| format!("cannot write `{TERMINAL}`"))?;
+    eprintln!("{TERMINAL}");
     Ok(())
+}
+
+/// A terminal of 82 columns as a picture: the command is typed, then the lines come. Without motion where readers ask for none.
+fn terminal(screen: &str) -> String {
+    const WIDTH: usize = 720;
+    const LINE: usize = 18;
+    let mut lines: Vec<String> = vec![BEGIN.trim_end().to_owned()];
+    lines.extend(screen.trim_end().lines().map(str::to_owned));
+    let height = lines.len() * LINE + 28;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+         role=\"img\" aria-label=\"memscope-bpf demo: a leak, its place, and the memory at the peak\">\n\
+         <style>\n\
+         text {{ font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace; fill: #d0d7de; white-space: pre; \
+         opacity: 0; animation: come 1ms linear forwards; }}\n\
+         .verdict {{ fill: #ff7b72; font-weight: bold; }}\n.title {{ fill: #79c0ff; }}\n.typed {{ fill: #7ee787; }}\n\
+         @keyframes come {{ to {{ opacity: 1; }} }}\n\
+         @media (prefers-reduced-motion: reduce), print {{ text {{ opacity: 1; animation: none; }} }}\n\
+         </style>\n\
+         <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#0d1117\"/>\n"
+    );
+    for (number, line) in lines.iter().enumerate().filter(|(_, line)| !line.is_empty()) {
+        let class = match line.trim_start() {
+            _ if number == 0 => " class=\"typed\"",
+            line if line.starts_with('✗') => " class=\"verdict\"",
+            line if ["MEMORY", "CHECKS", "TRY"].iter().any(|title| line.starts_with(title)) => " class=\"title\"",
+            _ => "",
+        };
+        let (y, delay) = (number * LINE + 26, if number == 0 { 300 } else { 1200 + number * 60 });
+        let text = line.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        // Memory takes everything.
+        let _ = writeln!(
+            svg,
+            "<text x=\"14\" y=\"{y}\" xml:space=\"preserve\"{class} style=\"animation-delay:{delay}ms\">{text}</text>"
+        );
+    }
+    svg.push_str("</svg>\n");
+    svg
 }
 
 /// What an installed program shows: one that is not in a source tree.
@@ -53,6 +97,19 @@ fn replaced(text: &str, screen: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every line is there, as text and not as markup; the first is what was typed.
+    #[test]
+    fn terminals_are_pictures() {
+        let svg = terminal("a & <b>\n\n ✗ LEAK  1\n");
+        assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
+        assert!(svg.contains(">a &amp; &lt;b&gt;</text>") && !svg.contains("<b>"), "{svg}");
+        assert!(svg.contains(" class=\"verdict\" style=\"animation-delay:1380ms\"> ✗ LEAK  1</text>"), "{svg}");
+        assert!(svg.contains(
+            "y=\"26\" xml:space=\"preserve\" class=\"typed\" style=\"animation-delay:300ms\">$ memscope-bpf demo<"
+        ));
+        assert_eq!(svg.matches("<text ").count(), 3);
+    }
 
     #[test]
     fn screens_are_replaced() {
