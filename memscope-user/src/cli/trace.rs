@@ -29,7 +29,6 @@ use crate::{
     analyses::{Finding, sample::Sample},
     error_chain,
     follow::spawn::{RunAs, SpawnError},
-    model::Device,
     os::capabilities,
     session::{
         Control, DiskUse, End, Listener, Message, Outputs, Phase, Program, Progress, Refusal, Results, Summary, Trace,
@@ -352,12 +351,13 @@ impl Listener for Console {
         let devices: Vec<String> = figures
             .live_bytes
             .iter()
-            .map(|(device, bytes)| format!("{} {:.1} MiB", device_name(*device), mebibytes(*bytes)))
+            .map(|(device, bytes)| format!("{} {:.1} MiB", device.name_or("no device"), mebibytes(*bytes)))
             .collect();
+        let live = if devices.is_empty() { "nothing".to_owned() } else { devices.join(", ") };
         terminal::show_status(format_args!(
             "{} events | live: {} | disk: {:.1} MiB, {:.1} MiB/s{} | lost: {lost_records}",
             figures.events,
-            devices.join(", "),
+            live,
             mebibytes(disk.size_bytes),
             mebibytes(disk.bytes_per_second),
             disk.until_full.map(|left| format!(", full in {}", time(left))).unwrap_or_default()
@@ -423,12 +423,4 @@ fn disk_text(disk: DiskUse, took: Option<Duration>, free_bytes: Option<u64>) -> 
     });
     let rate = mebibytes(rate as u64);
     format!("wrote {}, {rate:.1} MiB/s{}", size(disk.size_bytes), room.unwrap_or_default())
-}
-
-fn device_name(device: Device) -> String {
-    match device {
-        Device::Npu(number) => format!("npu {number}"),
-        Device::Cpu => "cpu".to_owned(),
-        Device::None => "no device".to_owned(),
-    }
 }

@@ -136,10 +136,9 @@ impl FromStr for Devices {
         let mut devices = Self { all_npu: false, slots: 0, cpu: false };
         for item in items(text) {
             match item.strip_prefix("npu:") {
-                Some(id) => match id.parse::<u32>() {
-                    Ok(id @ 0..=31) => devices.slots |= 1 << id,
-                    _ => return Err(format!("`{item}`: the NPU number must be 0 to 31")),
-                },
+                Some(id) => devices.slots |= slot(item, id)?,
+                // As other tools have it.
+                None if item.starts_with(|letter: char| letter.is_ascii_digit()) => devices.slots |= slot(item, item)?,
                 None if item == "npu" => devices.all_npu = true,
                 None if item == "cpu" => devices.cpu = true,
                 None => return Err(format!("`{item}` is not one of npu, npu:<0..31>, cpu")),
@@ -149,6 +148,14 @@ impl FromStr for Devices {
             return Err("name at least one device: npu, npu:<0..31> or cpu".to_owned());
         }
         Ok(devices)
+    }
+}
+
+/// The bit of an NPU.
+fn slot(item: &str, number: &str) -> Result<u32, String> {
+    match number.parse::<u32>() {
+        Ok(number @ 0..=31) => Ok(1 << number),
+        _ => Err(format!("`{item}`: the NPU number must be 0 to 31")),
     }
 }
 
@@ -220,7 +227,14 @@ impl FromStr for Analyses {
 pub(super) fn words_of_analyses() -> String {
     let others = |word: &&str| *word != "decompose";
     let words = Question::all().map(|question| question.word).filter(others);
-    let first = ["auto (leaks; oom and fragmentation as far as they cost no probe)", "leaks", "decompose", "inefficient", "oom[:K]"].into_iter();
+    let first = [
+        "auto (leaks; oom and fragmentation as far as they cost no probe)",
+        "leaks",
+        "decompose",
+        "inefficient",
+        "oom[:K]",
+    ]
+    .into_iter();
     first.chain(words).chain(["none"]).collect::<Vec<_>>().join(", ")
 }
 
@@ -329,15 +343,19 @@ impl fmt::Display for When {
 
 /// A size of any number of bytes: `4096`, `64K`, `2M`, `1G`.
 pub(super) fn size(text: &str) -> Result<u64, String> {
-    let (number, factor) = match text.char_indices().last() {
-        Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
-        Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),
-        Some((at, 'G' | 'g')) => (&text[..at], 1 << 30),
-        _ => (text, 1),
+    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => Some(1),
+        "k" | "kb" | "kib" => Some(1 << 10),
+        "m" | "mb" | "mib" => Some(1 << 20),
+        "g" | "gb" | "gib" => Some(1 << 30),
+        _ => None,
     };
-    let plain = number.bytes().all(|byte| byte.is_ascii_digit()).then(|| number.parse::<u64>().ok()).flatten();
-    plain
-        .and_then(|number| number.checked_mul(factor))
+    let number = number.parse::<u64>().ok();
+    number
+        .zip(factor)
+        .and_then(|(number, factor)| number.checked_mul(factor))
         .ok_or_else(|| format!("`{text}` is not a size like 4096, 64K or 2M"))
 }
 

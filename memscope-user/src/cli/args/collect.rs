@@ -118,7 +118,7 @@ pub(in crate::cli) struct CollectArgs {
     #[arg(long, value_name = "LIST", default_value = "auto", help = format!("Analyses: {}", values::words_of_analyses()))]
     pub analysis: Analyses,
     /// More rules that name owners (analyses decompose, peaks and fragmentation), which come before the built-in ones.
-    #[arg(hide_short_help = true, long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, visible_alias = "rules", value_name = "FILE")]
     pub decompose_rules: Option<PathBuf>,
     /// Of which part of the run the report is; rows are of all of it.
     #[command(flatten)]

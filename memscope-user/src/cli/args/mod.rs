@@ -230,7 +230,7 @@ pub(in crate::cli) struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// Also see programs that have mstx's functions inlined: sets `MSTX_INJECTION_PATH`, so that mstx loads a library of
-    /// ours into them. The only option that changes what runs in the program.
+    /// ours into them. This and --watch change what runs in the program, and no other option does.
     #[arg(hide_short_help = true, long)]
     pub mstx_injection: bool,
     /// Program and arguments.

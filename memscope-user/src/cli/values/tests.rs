@@ -65,7 +65,8 @@ fn analyses_widen_what_is_collected() {
 fn device_numbers_are_decimal_and_below_32() {
     let parsed: Devices = "npu:0,npu:2".parse().expect("valid");
     assert_eq!((parsed.slots, parsed.all_npu, parsed.cpu), (5, false, false));
-    for bad in ["npu:32", "npu:xx", "npu:-1", "gpu", "", "npu:0x1"] {
+    assert_eq!("0,2".parse::<Devices>(), Ok(parsed));
+    for bad in ["npu:32", "npu:xx", "npu:-1", "gpu", "", "npu:0x1", "32", "0x1", "-1"] {
         assert!(bad.parse::<Devices>().is_err(), "{bad}");
     }
 }
@@ -140,6 +141,8 @@ fn moments_of_runs() {
 #[test]
 fn sizes_and_durations() {
     assert_eq!((size("0"), size("3k"), size("8G")), (Ok(0), Ok(3072), Ok(8 << 30)));
+    assert_eq!((size("1MB"), size("2KiB"), size("7B")), (Ok(1 << 20), Ok(2048), Ok(7)));
+    assert!(["", "K", "1KK", "1MiBs", "1.5M", "-1", "99999999999G"].iter().all(|text| size(text).is_err()));
     for bad in ["", "K", "-1", "+1", "1T", "99999999999G"] {
         assert!(size(bad).is_err(), "{bad}");
     }
