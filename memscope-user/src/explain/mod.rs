@@ -26,7 +26,7 @@ pub use self::card::{Advice, Card, Level, NotJudged, Rule};
 use self::facts::{Facts, Out};
 use crate::analyses::decompose::RuleSet;
 use crate::analyses::{
-    self, Analysis, DecomposeAnalysis, DeviceUseAnalysis, Finding, FragmentationAnalysis, HeldAnalysis,
+    self, Analysis, DecomposeAnalysis, DeviceUseAnalysis, Finding, FragmentationAnalysis, HeldAnalysis, HeldByAnalysis,
     InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis, SettingsAnalysis, SleepAnalysis,
 };
 use crate::model::RunEnd;
@@ -78,6 +78,7 @@ pub fn analyses(rules: &Arc<RuleSet>) -> Vec<Box<dyn Analysis>> {
         Box::new(OomAnalysis::new(Arc::clone(rules))),
         Box::new(LedgerAnalysis::default()),
         Box::new(HeldAnalysis::default()),
+        Box::new(HeldByAnalysis::default()),
         Box::new(DeviceUseAnalysis::default()),
         Box::new(PeaksAnalysis::new(Arc::clone(rules))),
         Box::new(SleepAnalysis::default()),

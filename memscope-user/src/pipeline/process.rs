@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::blocks::Blocks;
 use super::domains::atb::Atb;
 use super::domains::failing::Failing;
 use super::domains::launches::Launches;
@@ -70,6 +71,11 @@ impl Process {
     /// Its code objects.
     pub(super) fn codes(&self) -> &Codes {
         &self.codes
+    }
+
+    /// Its live blocks.
+    pub(super) const fn blocks(&self) -> &Blocks {
+        &self.home.blocks
     }
 
     /// The process joins the trace, or is known better.

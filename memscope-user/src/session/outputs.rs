@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     analyses::{
-        self, Analysis, Asked, ByStackAnalysis, FluctuationAnalysis, HeldAnalysis, InefficientAnalysis, Judged,
-        LedgerAnalysis, OomAnalysis, Question, Questions, Sees, SettingsAnalysis, SilentAnalysis, Stepped,
+        self, Analysis, Asked, ByStackAnalysis, FluctuationAnalysis, HeldAnalysis, HeldByAnalysis, InefficientAnalysis,
+        Judged, LedgerAnalysis, OomAnalysis, Question, Questions, Sees, SettingsAnalysis, SilentAnalysis, Stepped,
         decompose::RuleSet,
         select::{AnyBlock, Filter, Selected, Selection},
     },
@@ -335,10 +335,11 @@ impl Several {
 pub(crate) fn analyses(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Chosen {
     let selection = args.selection(rules);
     let of_chosen = of_chosen_blocks(args, rules);
-    let of_whole: [Box<dyn Analysis>; 3] = [
+    let of_whole: [Box<dyn Analysis>; 4] = [
         Box::new(LedgerAnalysis::default()),
         Box::new(SilentAnalysis::default()),
         Box::new(SettingsAnalysis::default()),
+        Box::new(HeldByAnalysis::default()),
     ];
     if selection.is_all() {
         let analyses = of_all_blocks(of_chosen, args, rules, &selection.filter).into_vec();
