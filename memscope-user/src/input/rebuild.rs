@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Notes;
-use super::row::{DumpRow, Kind};
 use crate::backend::Backend;
+use crate::dump_format::row::{DumpRow, Kind};
 use crate::hash::HashMap;
 use crate::model::{
     Access, Alloc, AllocApi, AllocFailed, Asked, AtbOp, Block, BlockReturned, Device, DriverFigures, Event, EventKind,
