@@ -37,6 +37,8 @@ const LOOK_NS: u64 = 50_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pipeline) enum Effect {
     Failed(Failure),
+    /// A request has failed for good: a dump says so.
+    FailedForGood(Failure),
     /// The thread queries the free memory: pools do so when a request has failed for good.
     MemoryInfo,
 }
@@ -186,6 +188,7 @@ impl Failing {
     pub(in crate::pipeline) fn apply(&mut self, effect: &Effect, turn: &mut Turn<'_>) {
         match effect {
             Effect::Failed(failure) => self.failed(failure, turn),
+            Effect::FailedForGood(failure) => self.listed(failure, turn),
             Effect::MemoryInfo => self.asked(turn),
         }
     }
@@ -207,6 +210,14 @@ impl Failing {
         if out_of_memory {
             self.write_obituary(device, failed, turn);
         }
+    }
+
+    /// A dump has the request, and none of its attempts.
+    fn listed(&mut self, failure: &Failure, turn: &mut Turn<'_>) {
+        let Failure { pool, device, size_bytes, flags, status, caller, .. } = *failure;
+        let (request, attempt, out_of_memory) = (self.number(), 1, true);
+        let failed = AllocFailed { pool, size_bytes, status, flags, caller, out_of_memory, request, attempt };
+        turn.emit(device.unwrap_or_else(|| turn.device()), EventKind::AllocFailed(failed));
     }
 
     /// A number for a request.

@@ -96,7 +96,7 @@ fn pool_report(call: &RawCall<'_>) -> Result<Effect, Unusable> {
     };
     let totals = PoolTotals {
         used_bytes: Some(call.field(Field::PoolAllocated)?),
-        reserved_bytes: call.field(Field::PoolReserved)?,
+        reserved_bytes: Some(call.field(Field::PoolReserved)?),
         active_bytes: call.field(Field::PoolActive)?,
     };
     Ok(Effect::Report(PoolReport {
@@ -272,7 +272,7 @@ impl Pools {
             addr,
             size_bytes: size_bytes.unwrap_or(0),
             used_bytes: totals.used_bytes.unwrap_or(0),
-            total_bytes: totals.reserved_bytes,
+            total_bytes: totals.reserved_bytes.unwrap_or(0),
             active_bytes: totals.active_bytes,
         };
         turn.emit(turn.device_or_own(device), EventKind::BlockReturned(returned));
