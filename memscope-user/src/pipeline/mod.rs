@@ -9,6 +9,8 @@
 //! watermark in the stream, as [`Note::Watermark`] records, so a replay of the capture has the same outcome.
 
 mod blocks;
+#[cfg(feature = "trace")]
+pub(crate) mod calls;
 mod clock;
 mod domains;
 mod dumped;

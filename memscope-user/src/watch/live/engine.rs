@@ -27,6 +27,7 @@ use super::{
 use crate::{
     kernel::WatchMaps,
     os::process::is_alive,
+    pipeline::calls::Calls,
     probes::ProbeSpec,
     sinks::watch::{Content, WatchFiles},
     watch::{
@@ -76,6 +77,8 @@ pub(super) struct Common {
     pub(super) spec: WatchSpec,
     /// Rows by number, with their flags.
     pub(super) rows: HashMap<u16, (&'static ProbeSpec, u8)>,
+    /// Interprets their calls.
+    pub(super) calls: Calls,
     pub(super) outputs: Outputs,
     pub(super) notify: Notify,
     /// The files that are memory of processes, by inode: children have them, too.

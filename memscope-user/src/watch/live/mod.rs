@@ -41,6 +41,7 @@ use super::{
 use crate::{
     crew::{Crew, Post},
     kernel::{KernelError, WatchMaps},
+    pipeline::calls::Calls,
     probes::{CallKind, LaunchCall, ProbeSpec},
     sinks::{SinkError, watch::WatchFiles},
 };
@@ -106,8 +107,9 @@ impl Watch {
             .filter(|(_, spec, flags)| *flags != 0 || spec.meaning == CallKind::Launch(LaunchCall::KernelName));
         let (sender, receiver) = mpsc::channel();
         let tap = Tap { rows: wanted.map(|(number, ..)| *number).collect(), sender: sender.clone() };
+        let calls = Calls::new(rows.iter().map(|(number, spec, _)| (*number, spec.describe())));
         let rows = rows.into_iter().map(|(number, spec, flags)| (number, (spec, flags))).collect();
-        let common = Arc::new(Common { spec, rows, outputs, notify, memories: Mutex::default() });
+        let common = Arc::new(Common { spec, rows, calls, outputs, notify, memories: Mutex::default() });
         let hub = Hub { common, open_maps, crew: crew.clone(), engines: HashMap::new(), seen: Vec::new() };
         let thread = crew.spawn("memscope-watch", move |post| hub.run(&receiver, post))?;
         Ok((Self { sender, thread }, tap))

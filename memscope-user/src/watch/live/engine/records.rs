@@ -5,8 +5,9 @@ use memscope_common::{WatchSite, row::ROW_BOUNDARY};
 use super::super::{freed_text, memory::Memory};
 use super::{Engine, Input, MAX_NAMES, Stage, State};
 use crate::{
-    decode::{Body, Call as CallRecord, Phase as CallPhase, Record, decode},
-    probes::{CallKind, Field, LaunchCall, MemoryCall, PoolCall, ProbeSpec, WatchCall},
+    decode::{Body, Record, decode},
+    pipeline::calls::{Effect, Space},
+    probes::{CallKind, Field, LaunchCall, ProbeSpec, WatchCall},
     watch::{Range, verdict::Freed},
 };
 
@@ -27,78 +28,48 @@ impl Engine {
         let record = decode(&bytes).ok()?;
         let (spec, flags) = *self.common.rows.get(&record.row)?;
         let Body::Call(call) = record.body else { return None };
-        self.take_memory(spec, &record, &call);
-        let value = |field: Field| {
-            let index = spec.fields.iter().position(|(name, _)| *name == field)?;
-            call.values.get(index)
-        };
-        let text = || (!call.text.is_empty()).then(|| String::from_utf8_lossy(call.text).into_owned());
-        match spec.meaning {
-            CallKind::Launch(LaunchCall::KernelName) => {
-                if let (Some(handle), Some(name)) = (value(Field::Handle), text())
-                    && (self.names.len() < MAX_NAMES || self.names.contains_key(&handle))
-                {
-                    self.names.insert(handle, name);
-                }
-                None
+        match self.common.calls.effect(&record, &call) {
+            Some(Effect::Begins { space, addr, size_bytes }) if addr != 0 => {
+                self.allocations.begins(space, Range { addr, size_bytes });
             }
+            Some(Effect::Ends { space, addr }) if addr != 0 => self.memory_ends(space, addr, spec, &record),
+            Some(Effect::KernelName { handle, name }) => self.name_kernel(handle, &name),
             // From here on the script's thread reports that itself.
-            CallKind::Watch(WatchCall::Watch | WatchCall::Unwatch) if record.time_ns >= self.ready_since_ns => None,
-            CallKind::Watch(WatchCall::Watch) => {
-                let block = [value(Field::Addr)?, value(Field::Size)?, value(Field::Count)?];
-                self.watch(&text().unwrap_or_default(), block, record.time_ns);
-                Some(record.tid)
+            Some(Effect::Watch { .. } | Effect::Unwatch { .. }) if record.time_ns >= self.ready_since_ns => {
+                return None;
             }
-            CallKind::Watch(WatchCall::Unwatch) => {
-                self.items.forget(value(Field::Addr)?, record.time_ns);
-                Some(record.tid)
+            Some(Effect::Watch { name, addr, size_bytes, looks }) => {
+                self.watch(&name, [addr, size_bytes, looks], record.time_ns);
+                return Some(record.tid);
             }
-            _ if flags & ROW_BOUNDARY == 0 => None,
-            _ => {
-                let of_handle = || self.names.get(&value(Field::Handle)?).cloned();
-                let name = text().or_else(of_handle).unwrap_or_else(|| spec.symbol.to_owned());
-                if spec.meaning == CallKind::Launch(LaunchCall::Launch) && self.items.begins_with(&name) {
-                    self.warn_of_outputs(&name);
-                }
-                self.passed.operator(record.time_ns, &name);
-                (record.time_ns >= self.begun_ns).then_some(record.tid)
+            Some(Effect::Unwatch { addr }) => {
+                self.items.forget(addr, record.time_ns);
+                return Some(record.tid);
             }
+            _ => {}
+        }
+        let is_marker = matches!(spec.meaning, CallKind::Watch(WatchCall::Watch | WatchCall::Unwatch));
+        let is_name = spec.meaning == CallKind::Launch(LaunchCall::KernelName);
+        if is_marker || is_name || flags & ROW_BOUNDARY == 0 {
+            return None;
+        }
+        let text = (!call.text.is_empty()).then(|| String::from_utf8_lossy(call.text).into_owned());
+        let of_handle = || self.names.get(&self.common.calls.value(&record, &call, Field::Handle)?).cloned();
+        let name = text.or_else(of_handle).unwrap_or_else(|| spec.symbol.to_owned());
+        if spec.meaning == CallKind::Launch(LaunchCall::Launch) && self.items.begins_with(&name) {
+            self.warn_of_outputs(&name);
+        }
+        self.passed.operator(record.time_ns, &name);
+        (record.time_ns >= self.begun_ns).then_some(record.tid)
+    }
+
+    fn name_kernel(&mut self, handle: u64, name: &str) {
+        if self.names.len() < MAX_NAMES || self.names.contains_key(&handle) {
+            self.names.insert(handle, name.to_owned());
         }
     }
 
-    /// Handles a record about memory.
-    fn take_memory(&mut self, spec: &'static ProbeSpec, record: &Record<'_>, call: &CallRecord<'_>) {
-        /// Mappings of physical memory have addresses of their own.
-        const MAPPINGS: &str = "mappings";
-        const DRIVER: &str = "driver";
-        let value = |field: Field| {
-            let index = spec.fields.iter().position(|(name, _)| *name == field)?;
-            call.values.get(index)
-        };
-        let pool = spec.pool.unwrap_or(spec.layer.name());
-        let (space, begins) = match (spec.meaning, call.phase) {
-            (CallKind::Memory(MemoryCall::Alloc), CallPhase::Return) if call.status as i32 == 0 => (DRIVER, true),
-            (CallKind::Memory(MemoryCall::Free), CallPhase::Enter) => (DRIVER, false),
-            (CallKind::Memory(MemoryCall::Map), CallPhase::Return) if call.status as i32 == 0 => (MAPPINGS, true),
-            (CallKind::Memory(MemoryCall::Unmap), CallPhase::Enter) => (MAPPINGS, false),
-            (CallKind::Pool(PoolCall::Alloc), CallPhase::Return) => (pool, true),
-            (CallKind::Pool(PoolCall::Free), CallPhase::Enter) => (pool, false),
-            // The size of a block that ends is negative.
-            (CallKind::Pool(PoolCall::Report), _) => {
-                (pool, value(Field::Size).is_some_and(|size| size.cast_signed() > 0))
-            }
-            _ => return,
-        };
-        // A pool's function returns the address, or writes it.
-        let returned = (spec.meaning == CallKind::Pool(PoolCall::Alloc)).then(|| call.status.cast_unsigned());
-        let Some(addr) = value(Field::Addr).or(returned).filter(|addr| *addr != 0) else { return };
-        if begins {
-            if let Some(size_bytes) = value(Field::Size) {
-                let size_bytes = size_bytes.saturating_mul(value(Field::Count).unwrap_or(1));
-                self.allocations.begins(space, Range { addr, size_bytes });
-            }
-            return;
-        }
+    fn memory_ends(&mut self, space: Space, addr: u64, spec: &'static ProbeSpec, record: &Record<'_>) {
         let range = self.allocations.ends(space, addr);
         let outer = self.common.rows.get(&record.outer).filter(|_| record.outer != 0).map(|(outer, _)| outer.symbol);
         let by = outer.map_or_else(|| spec.symbol.to_owned(), |outer| format!("{} (in {outer})", spec.symbol));
