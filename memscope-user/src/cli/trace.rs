@@ -250,7 +250,9 @@ impl Console {
         let printed = match &results.outcome {
             Some(outcome) if !results.never_ran => {
                 let mut collect = self.collect.clone();
-                collect.analysis.chosen.leaks &= results.traced_any;
+                if !results.traced_any {
+                    collect.analysis.chosen = collect.analysis.chosen.without("leaks");
+                }
                 let found = report::is_failed(&collect.fail_on, &outcome.findings, &outcome.end);
                 self.found.store(found, Ordering::Relaxed);
                 report::print(&collect, outcome, results.selected_none, results.capture.as_deref())

@@ -67,7 +67,7 @@ pub use output::{Audience, DeviceFilter, DumpFilter, Npus};
 #[cfg(feature = "trace")]
 pub(crate) use process::visible_devices;
 pub use replay::{ReplayReport, replay, replay_from};
-pub use wishes::{AnalysisBit, Demand, MakeAnalyses, RowBits};
+pub use wishes::{Demand, MakeAnalyses, RowBits};
 
 /// Most processes followed at once: more than a kernel has process numbers by default.
 const MAX_PROCESSES: usize = 1 << 20;

@@ -18,13 +18,13 @@ mod table;
 mod text;
 
 pub use self::finding::{Inefficient, InefficientBlock, InefficientKind, Waste};
-pub use self::table::TABLE;
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use super::{
     Analysis, Finding, Judged,
+    question::{AnalysisBit, Automatic, FilesCommand, Question, Sees, collected},
     select::{Filter, Matcher},
 };
 use crate::hash::HashMap;
@@ -41,6 +41,21 @@ const MAX_THREADS: usize = 64 << 10;
 const MAX_DEPTH: usize = 256;
 /// Blocks that are listed one by one; all are counted.
 const MAX_LISTED: usize = 1 << 20;
+
+/// Blocks held longer than they were used.
+pub(super) const QUESTION: Question = Question {
+    word: "inefficient",
+    parameter: "",
+    command: FilesCommand::Own,
+    names_owners: false,
+    sees: Sees::All,
+    compares_steps: false,
+    automatic: Automatic::WithAccesses,
+    collects: collected::BLOCKS | collected::LAUNCHES | collected::ACCESSES,
+    script_bit: Some(AnalysisBit::INEFFICIENT),
+    add: |asked, set| set.marking(InefficientAnalysis::default().only(asked.filter)),
+    table: table::TABLE,
+};
 
 /// The rules of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
