@@ -13,7 +13,9 @@ use super::{
     target::{Child, Target},
     writer::Written,
 };
-use crate::{capture::Note, crew::Fault, error_chain, kernel::KernelError, pipeline::Outcome, watch::live::Watch};
+use crate::{
+    capture::Note, crew::Fault, error_chain, follow::Follow, kernel::KernelError, pipeline::Outcome, watch::live::Watch,
+};
 
 impl Loop {
     /// Ends the trace in order: no more events, all outputs complete, then the probes are removed, and the end of the
@@ -47,11 +49,7 @@ impl Loop {
             target.report_nothing_traced();
         }
         let Target { kernel, follow, child, .. } = target;
-        if fault.is_none() && silenced.is_ok() {
-            follow.end();
-        } else {
-            follow.abandon();
-        }
+        release(follow, fault.is_none() && silenced.is_ok());
         let has_findings = monitor.is_some() || written.outcome.is_some();
         let failures = report_failures(&written, &speaker);
         let shown = show_last_sample(monitor, &written, &end, &**speaker.listener());
@@ -104,6 +102,15 @@ impl Loop {
         self.note_clock();
         self.stream.note(&Note::End { reason: end.to_string() });
         (unopened, silenced)
+    }
+}
+
+/// Lets go of the processes; `in_order`: nothing of them waits for us.
+fn release(follow: Follow, in_order: bool) {
+    if in_order {
+        follow.end();
+    } else {
+        follow.abandon();
     }
 }
 
