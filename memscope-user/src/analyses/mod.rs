@@ -46,6 +46,7 @@ pub mod stepped;
 pub mod table;
 #[cfg(test)]
 mod up_to_exit;
+pub mod watched;
 
 pub(crate) use answer::Context;
 pub use answer::{Kind, Report, Subject};

@@ -10,7 +10,7 @@ use super::concluded::LeftOut;
 use super::question::Question;
 use super::{
     by_stack, decompose, device_use, fluctuation, fragmentation, growth, held, inefficient, judged, ledger, lifetimes,
-    mark_leaks, oom, peaks, settings, silent, sleep, step_leaks,
+    mark_leaks, oom, peaks, settings, silent, sleep, step_leaks, watched,
 };
 use crate::model::StepsFrom;
 
@@ -119,6 +119,8 @@ kinds! {
     Silent(silent::Silent) = "silent";
     /// The driver's figures of a device.
     DeviceUse(device_use::DeviceUse) = "device_use";
+    /// What block watch found.
+    Watched(watched::Watched) = "watched";
 }
 
 fn write_kind<T: Registered + 'static>(context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {

@@ -14,7 +14,8 @@ use super::{
     writer::Written,
 };
 use crate::{
-    capture::Note, crew::Fault, error_chain, follow::Follow, kernel::KernelError, pipeline::Outcome, watch::live::Watch,
+    analyses::Finding, capture::Note, crew::Fault, error_chain, follow::Follow, kernel::KernelError, pipeline::Outcome,
+    watch::live::Watch,
 };
 
 impl Loop {
@@ -38,6 +39,7 @@ impl Loop {
         let fault = if let End::Fault(fault) = &end { Some(fault.clone()) } else { faults.try_recv().ok() };
         if let Some(outcome) = &mut written.outcome {
             note_failures(outcome, fault.as_ref(), &unopened);
+            outcome.findings.extend(watched.iter().flatten().cloned().map(Finding::Watched));
         }
         // Continues processes that were stopped in the last moment.
         while let Ok(urgent) = urgent.try_recv() {
