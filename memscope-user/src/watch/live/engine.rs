@@ -11,6 +11,7 @@ mod tests;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    panic::Location,
     sync::{
         Arc, Mutex,
         mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError},
@@ -22,7 +23,8 @@ use aya::maps::MapError;
 use memscope_common::WatchSite;
 
 use super::{
-    Notify, Outputs, blob::SLOTS, callers::Callers, memory::Memory, passed::Passed, shared::Shared, target::Functions,
+    Notice, Notify, Outputs, blob::SLOTS, callers::Callers, memory::Memory, passed::Passed, shared::Shared,
+    target::Functions,
 };
 use crate::{
     kernel::WatchMaps,
@@ -83,6 +85,14 @@ pub(super) struct Common {
     pub(super) notify: Notify,
     /// The files that are memory of processes, by inode: children have them, too.
     pub(super) memories: Mutex<HashSet<u64>>,
+}
+
+impl Common {
+    /// Sends a message to the user; its place is the caller's.
+    #[track_caller]
+    pub(super) fn say(&self, warns: bool, text: &str) {
+        (self.notify)(&Notice { warns, place: Location::caller(), text });
+    }
 }
 
 /// The results for a process.
@@ -316,8 +326,14 @@ impl Engine {
         is_alive(self.pid)
     }
 
+    #[track_caller]
     fn warn(&self, text: &str) {
-        (self.common.notify)(true, &format!("process {}: {text}", self.pid));
+        self.common.say(true, &format!("process {}: {text}", self.pid));
+    }
+
+    #[track_caller]
+    fn inform(&self, text: &str) {
+        self.common.say(false, &format!("process {}: {text}", self.pid));
     }
 
     /// Nothing is there to talk with.
@@ -341,7 +357,7 @@ impl Engine {
     /// Reports the changes that have waited for this time.
     fn report_changes(&mut self, waited: Duration) {
         while let Some(pending) = self.pending.pop_front_if(|pending| pending.since.elapsed() >= waited) {
-            (self.common.notify)(false, &format!("process {}: {}", self.pid, pending.text));
+            self.inform(&pending.text);
         }
     }
 

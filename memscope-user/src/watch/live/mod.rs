@@ -25,6 +25,7 @@ use std::{
     fmt::Write as _,
     io,
     mem::offset_of,
+    panic::Location,
     sync::{Arc, Mutex, mpsc},
     thread::JoinHandle,
     time::Duration,
@@ -52,10 +53,21 @@ const MAX_PROCESSES: usize = 1024;
 
 /// Gives the files of a process.
 pub type Outputs = Box<dyn Fn(u32) -> Result<WatchFiles, SinkError> + Send + Sync>;
-/// Sends a message to the user: whether it is a warning, and the text.
-pub type Notify = Box<dyn Fn(bool, &str) + Send + Sync>;
+/// Sends a message to the user.
+pub type Notify = Box<dyn Fn(&Notice<'_>) + Send + Sync>;
 /// Opens the kernel side's maps for one more thread.
 pub type OpenMaps = Box<dyn Fn() -> Result<WatchMaps, KernelError> + Send>;
+
+/// A message to the user.
+#[derive(Clone, Copy, Debug)]
+pub struct Notice<'a> {
+    /// It is a warning.
+    pub warns: bool,
+    /// The line of the source that sends it.
+    pub place: &'static Location<'static>,
+    /// The text.
+    pub text: &'a str,
+}
 
 /// The records that block watch has to see as soon as they come.
 pub struct Tap {
@@ -197,7 +209,7 @@ impl Hub {
         let maps = match (self.open_maps)() {
             Ok(maps) => maps,
             Err(error) => {
-                (self.common.notify)(true, &crate::error_chain(&error));
+                self.common.say(true, &crate::error_chain(&error));
                 return false;
             }
         };
@@ -209,7 +221,7 @@ impl Hub {
                 true
             }
             Err(error) => {
-                (self.common.notify)(true, &format!("cannot watch process {pid}: {error}"));
+                self.common.say(true, &format!("cannot watch process {pid}: {error}"));
                 false
             }
         }

@@ -111,8 +111,7 @@ impl Engine {
     /// Reports once that a block is watched: until the first `START` there is none.
     fn show_beginning(&mut self, item: &str) {
         if self.items.is_active() && !std::mem::replace(&mut self.reported.beginning, true) {
-            let text = format!("process {}: watching began with operator `{}`", self.pid, item.escape_debug());
-            (self.common.notify)(false, &text);
+            self.inform(&format!("watching began with operator `{}`", item.escape_debug()));
         }
     }
 

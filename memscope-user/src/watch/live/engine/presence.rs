@@ -33,13 +33,9 @@ impl Engine {
         }
         match self.set_up(tid) {
             Ok((shared, functions, memory)) => {
-                (self.common.notify)(
-                    false,
-                    &format!(
-                        "process {}: block watch is on: the program has two mappings and a handler for SIGURG of ours, and waits for its \
-                         devices at each operator while a block is watched",
-                        self.pid
-                    ),
+                self.inform(
+                    "block watch is on: the program has two mappings and a handler for SIGURG of ours, and waits for its devices at each \
+                     operator while a block is watched",
                 );
                 self.was_set_up = true;
                 let work = std::array::from_fn(|_| None);

@@ -81,7 +81,7 @@ impl Engine {
         for block in self.items.free(range, freed.time_ns) {
             self.pending.retain(|pending| pending.block != block || pending.time_ns < freed.time_ns);
             if self.verdicts.free(&block, freed) {
-                (self.common.notify)(false, &format!("process {}: {}", self.pid, freed_text(&block, freed)));
+                self.inform(&freed_text(&block, freed));
             }
         }
         self.report_idle();
