@@ -16,6 +16,7 @@ pub mod fragmentation;
 mod groups;
 pub mod growth;
 pub mod held;
+pub mod held_by;
 pub mod inefficient;
 mod inferred;
 pub mod judged;
@@ -58,6 +59,7 @@ pub use fluctuation::FluctuationAnalysis;
 pub use fragmentation::FragmentationAnalysis;
 pub use growth::GrowthAnalysis;
 pub use held::HeldAnalysis;
+pub use held_by::HeldByAnalysis;
 pub use inefficient::{InefficientAnalysis, InefficientRules};
 pub use judged::Judged;
 pub use ledger::LedgerAnalysis;
@@ -142,6 +144,7 @@ pub fn of_leaks(mark: Option<String>, start_index: u64) -> Vec<Box<dyn Analysis>
             Box::new(judged_leaks_by(&Arc::new(RuleSet::builtin())).marking(Box::new(ByStackAnalysis::default()))),
             Box::new(Stepped::new::<FluctuationAnalysis>()),
             Box::new(HeldAnalysis::default()),
+            Box::new(HeldByAnalysis::default()),
         ],
     }
 }

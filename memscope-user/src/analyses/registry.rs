@@ -9,8 +9,8 @@ use super::answer::{Answer, Context, Kind, Registered, Report, Subject};
 use super::concluded::LeftOut;
 use super::question::Question;
 use super::{
-    by_stack, decompose, device_use, fluctuation, fragmentation, growth, held, inefficient, judged, ledger, lifetimes,
-    mark_leaks, oom, peaks, settings, silent, sleep, step_leaks, watched,
+    by_stack, decompose, device_use, fluctuation, fragmentation, growth, held, held_by, inefficient, judged, ledger,
+    lifetimes, mark_leaks, oom, peaks, settings, silent, sleep, step_leaks, watched,
 };
 use crate::model::StepsFrom;
 
@@ -107,6 +107,8 @@ kinds! {
     Lifetimes(lifetimes::Lifetimes) = "lifetimes", asked as lifetimes::QUESTION;
     /// Memory still held at the end.
     Held(held::Held) = "held";
+    /// What held the blocks of a living process.
+    HeldBy(held_by::HeldBy) = "held_by";
     /// From where memory was allocated.
     ByStack(by_stack::ByStack) = "by_stack";
     /// Where the memory of a device is.

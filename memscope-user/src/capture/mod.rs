@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 pub use format::{CaptureHeader, Collected};
-pub use note::{Function, LossCount, Note, Symbol, note_record};
+pub use note::{Function, LookBlock, LookMoment, LookPlace, LossCount, Note, Symbol, note_record};
 pub use reader::{Ending, Reader};
 pub use writer::{Writer, WriterOptions};
 

@@ -16,6 +16,11 @@ const MAX_PROCESSES: usize = 1024;
 const MAX_SYMBOL_TEXT: usize = 1024;
 /// Most functions kept at one address.
 const MAX_INLINED: usize = 4;
+/// Holders of a place that are kept, and the longest of their texts: keys of dicts have no bound.
+const MAX_HOLDERS: usize = 8;
+const MAX_HOLDER_TEXT: usize = 1024;
+/// Blocks of a place that are kept.
+const MAX_LOOK_BLOCKS: usize = 256;
 /// Longest JSON in a record.
 const MAX_JSON: usize = u16::MAX as usize - size_of::<Header>();
 
@@ -114,6 +119,42 @@ pub enum Note {
     },
     /// There are no figures of the driver from here on.
     UsageEnded,
+    /// Holders of these blocks are looked for from here on. Acts at once, not in time order: it names blocks that are live at this place
+    /// of the stream.
+    LookBegins {
+        /// Number of the look.
+        look: u32,
+        /// The process.
+        pid: u32,
+        /// When.
+        at: LookMoment,
+        /// Places of the blocks; those of a further note with the same numbers follow.
+        places: Vec<LookPlace>,
+    },
+    /// Holders of the blocks of one place, each read at the time of the record.
+    LookEnds {
+        /// Number of the look.
+        look: u32,
+        /// The process.
+        pid: u32,
+        /// Place, counted from 0.
+        place: u32,
+        /// Paths, and whether each is sure.
+        holders: Vec<(String, bool)>,
+        /// The blocks.
+        blocks: Vec<LookBlock>,
+    },
+    /// Holders were not looked for.
+    NoLook {
+        /// Number of the look; 0 without one.
+        look: u32,
+        /// The process; 0: each process without a look.
+        pid: u32,
+        /// When.
+        at: LookMoment,
+        /// Why.
+        reason: String,
+    },
     /// The trace ended.
     End {
         /// Why.
@@ -122,6 +163,45 @@ pub enum Note {
     /// Written by a later version.
     #[serde(other)]
     Unknown,
+}
+
+/// When holders are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LookMoment {
+    /// A request has just failed.
+    FailedRequest,
+    /// While the program works.
+    Running,
+    /// The program begins to exit.
+    Exit,
+    /// The trace is about to end.
+    End,
+}
+
+/// Blocks of one place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LookPlace {
+    /// Event type of their pool.
+    pub pool: String,
+    /// Live blocks of the place.
+    pub live_blocks: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Address and size of those that are looked at.
+    pub blocks: Vec<(u64, u64)>,
+}
+
+/// A block that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LookBlock {
+    /// Its address.
+    pub addr: u64,
+    /// Its holders, as indexes.
+    pub by: Vec<u8>,
+    /// Without a holder: only objects of Python that refer to each other refer to it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub garbage: bool,
 }
 
 /// The symbol at an address of a native stack.
@@ -193,6 +273,16 @@ impl Note {
                 let part = |symbols: &[Symbol]| Self::Symbols { generation: *generation, symbols: symbols.to_vec() };
                 Some((part(front), part(back)))
             }
+            Self::LookBegins { look, pid, at, places } if places.len() > 1 => {
+                let (front, back) = places.split_at(places.len() / 2);
+                let part = |places: &[LookPlace]| Self::LookBegins {
+                    look: *look,
+                    pid: *pid,
+                    at: *at,
+                    places: places.to_vec(),
+                };
+                Some((part(front), part(back)))
+            }
             Self::Losses { by } if by.len() > 1 => {
                 let (front, back) = by.split_at(by.len() / 2);
                 Some((Self::Losses { by: front.to_vec() }, Self::Losses { by: back.to_vec() }))
@@ -215,7 +305,14 @@ impl Note {
                 }
             }
             Self::Settings { settings, .. } => settings.truncate(settings::NAMES.len()),
-            Self::End { reason } => cut(reason),
+            Self::End { reason } | Self::NoLook { reason, .. } => cut(reason),
+            Self::LookEnds { holders, blocks, .. } => {
+                holders.truncate(MAX_HOLDERS);
+                for (path, _) in holders.iter_mut() {
+                    cut_to(path, MAX_HOLDER_TEXT);
+                }
+                blocks.truncate(MAX_LOOK_BLOCKS);
+            }
             Self::Usage { processes: Some(processes), .. } => processes.truncate(MAX_PROCESSES),
             _ => {}
         }

@@ -27,7 +27,7 @@ use self::facts::{Facts, Out};
 use crate::analyses::decompose::RuleSet;
 use crate::analyses::device_use::DeviceUse;
 use crate::analyses::{
-    self, Analysis, DecomposeAnalysis, DeviceUseAnalysis, Finding, FragmentationAnalysis, HeldAnalysis,
+    self, Analysis, DecomposeAnalysis, DeviceUseAnalysis, Finding, FragmentationAnalysis, HeldAnalysis, HeldByAnalysis,
     InefficientAnalysis, Kind as _, LedgerAnalysis, OomAnalysis, PeaksAnalysis, SettingsAnalysis, SleepAnalysis,
 };
 use crate::model::RunEnd;
@@ -79,6 +79,7 @@ pub fn analyses(rules: &Arc<RuleSet>) -> Vec<Box<dyn Analysis>> {
         Box::new(OomAnalysis::new(Arc::clone(rules))),
         Box::new(LedgerAnalysis::default()),
         Box::new(HeldAnalysis::default()),
+        Box::new(HeldByAnalysis::default()),
         Box::new(DeviceUseAnalysis::default()),
         Box::new(PeaksAnalysis::new(Arc::clone(rules))),
         Box::new(SleepAnalysis::default()),

@@ -93,6 +93,33 @@ fn group(members: &[&Held]) -> Group {
     }
 }
 
+/// Holders of blocks of one place, those of the most blocks first, at most `most`; and of each block which hold it, as indexes.
+pub(super) fn by_way(blocks: &[&Held], most: usize) -> (Vec<Holder>, Vec<Vec<usize>>) {
+    let key = |way: &Way| {
+        let Way { trail, is_sure } = way.of_any_number();
+        (trail.segments, is_sure)
+    };
+    let mut members: HashMap<(Vec<Segment>, bool), Vec<&Way>> = HashMap::default();
+    for way in blocks.iter().flat_map(|block| &block.paths) {
+        members.entry(key(way)).or_default().push(way);
+    }
+    let mut all: Vec<_> = members.into_iter().collect();
+    all.sort_by(|((a, sure), ways), ((b, other_sure), other_ways)| {
+        other_sure.cmp(sure).then_with(|| other_ways.len().cmp(&ways.len())).then_with(|| a.cmp(b))
+    });
+    all.truncate(most);
+    let holders = all.iter().filter_map(|(_, ways)| common(ways.iter().copied())).collect();
+    let of_block = |block: &&Held| {
+        let mut by: Vec<usize> = Vec::new();
+        for way in &block.paths {
+            let key = key(way);
+            by.extend(all.iter().position(|(of, _)| *of == key).filter(|at| !by.contains(at)));
+        }
+        by
+    };
+    (holders, blocks.iter().map(of_block).collect())
+}
+
 /// The way that stands for all: numbers that differ become `*`.
 fn common<'a>(mut ways: impl Iterator<Item = &'a Way>) -> Option<Holder> {
     let mut all = ways.next()?.clone();
@@ -147,6 +174,22 @@ mod tests {
         assert_eq!(texts(&found), expected);
         assert_eq!(found[1].addresses, [1, 2, 4]);
         assert_eq!(found[1].held_by[0].through, ["list[7]", "list[*]"]);
+    }
+
+    /// Each holder once, with the blocks that it holds; numbers that differ become `*`, one that does not stays.
+    #[test]
+    fn holders_of_a_place() {
+        let blocks = [
+            held(1, 10, vec![way("'a'", &[0]), way("'z'", &[4])]),
+            held(2, 10, vec![way("'a'", &[1]), way("'a'", &[7])]),
+            held(3, 10, Vec::new()),
+        ];
+        let (holders, by) = by_way(&blocks.iter().collect::<Vec<_>>(), 8);
+        let paths: Vec<&str> = holders.iter().map(|holder| holder.path.as_str()).collect();
+        assert_eq!(paths, ["__main__.kv['a'][*]", "__main__.kv['z'][4]"]);
+        assert_eq!(by, [vec![0, 1], vec![0], vec![]]);
+        let (holders, by) = by_way(&blocks.iter().collect::<Vec<_>>(), 1);
+        assert_eq!((holders.len(), by), (1, vec![vec![0], vec![0], vec![]]));
     }
 
     /// Blocks with a second holder are a group of their own, and so are those without any.

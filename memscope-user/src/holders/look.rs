@@ -1,6 +1,9 @@
 //! From a question to its answer: reads the process, finds the pool, searches, reads again, groups.
 
-use std::{ops::Range, time::Instant};
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 use super::{
     answer::{Effort, Holders, PoolNow, State, Sum},
@@ -87,7 +90,8 @@ pub(super) fn look(source: &dyn Source, question: &Question) -> Result<Holders, 
         graph.skip(pool.own.iter().copied());
     }
     let (blocks, left_out) = chosen(&question.which, pool.as_ref())?;
-    let (mut held, unsearched) = search_all(&graph, &blocks, question, begin);
+    let until = begin + Duration::from_secs(PATIENCE_S);
+    let (mut held, unsearched) = search_all(&graph, &blocks, question.paths, until);
     if !question.keys {
         for way in held.iter_mut().flat_map(|block| &mut block.paths) {
             way.trail = std::mem::take(&mut way.trail).without_keys();
@@ -128,11 +132,11 @@ fn ranges(which: &Which) -> Vec<Range<u64>> {
 
 /// A block to search for.
 #[derive(Clone, Debug)]
-struct Block {
-    address: u64,
-    size_bytes: u64,
-    allocated_at: Option<String>,
-    is_free: bool,
+pub(super) struct Block {
+    pub(super) address: u64,
+    pub(super) size_bytes: u64,
+    pub(super) allocated_at: Option<String>,
+    pub(super) is_free: bool,
 }
 
 /// The blocks, largest first, and the number of further ones.
@@ -179,15 +183,15 @@ fn known(asked: &Asked, pool: Option<&Pool>) -> Block {
 
 /// Searches, then reads again: paths that have changed meanwhile are searched for once more, and shown only if they
 /// stay.
-fn search_all(graph: &Graph<'_>, blocks: &[Block], question: &Question, begin: Instant) -> (Vec<Held>, u64) {
+pub(super) fn search_all(graph: &Graph<'_>, blocks: &[Block], paths: usize, until: Instant) -> (Vec<Held>, u64) {
     let mut found: HashMap<usize, Found> = HashMap::default();
     let mut unsearched = 0;
     for (at, block) in blocks.iter().enumerate().filter(|(_, block)| !block.is_free) {
-        if begin.elapsed().as_secs() >= PATIENCE_S {
+        if Instant::now() >= until {
             unsearched += 1;
             continue;
         }
-        found.insert(at, graph.search(&wanted(block, question)));
+        found.insert(at, graph.search(&wanted(block, paths)));
     }
     graph.forget();
     let mut torn: Vec<usize> = Vec::new();
@@ -197,7 +201,7 @@ fn search_all(graph: &Graph<'_>, blocks: &[Block], question: &Question, begin: I
         }
     }
     for at in &torn {
-        found.insert(*at, graph.search(&wanted(&blocks[*at], question)));
+        found.insert(*at, graph.search(&wanted(&blocks[*at], paths)));
     }
     if !torn.is_empty() {
         graph.forget();
@@ -217,8 +221,8 @@ fn search_all(graph: &Graph<'_>, blocks: &[Block], question: &Question, begin: I
     (held, unsearched)
 }
 
-fn wanted(block: &Block, question: &Question) -> Wanted {
-    Wanted { range: range(block), paths: question.paths.max(1) }
+fn wanted(block: &Block, paths: usize) -> Wanted {
+    Wanted { range: range(block), paths: paths.max(1) }
 }
 
 fn range(block: &Block) -> Range<u64> {
@@ -274,7 +278,7 @@ fn sums(pool: &Pool) -> PoolNow {
     now
 }
 
-fn effort(pointers: &Pointers, begin: Instant) -> Effort {
+pub(super) fn effort(pointers: &Pointers, begin: Instant) -> Effort {
     Effort {
         time_ns: u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX),
         scanned_bytes: pointers.figures.scanned_bytes,

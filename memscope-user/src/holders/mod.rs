@@ -27,6 +27,8 @@ mod look;
 #[cfg(feature = "trace")]
 mod memory;
 #[cfg(feature = "trace")]
+mod places;
+#[cfg(feature = "trace")]
 mod pointers;
 #[cfg(feature = "trace")]
 mod pool;
@@ -52,6 +54,7 @@ pub use self::{
 pub use self::{
     live::{OpenError, Process},
     look::{Asked, Question, Refused, Which},
+    places::{Budget, FoundBlock, FoundPlace, FoundPlaces, NotLooked, of_places},
 };
 
 /// Looks for the holders of a block in a process that others have made up.

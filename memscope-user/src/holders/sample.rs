@@ -238,6 +238,7 @@ pub(super) fn changed(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::holders::places::{self, Budget, FoundBlock, FoundPlace, NotLooked};
 
     /// The program's holders, by hand: a list in a dict, a key that is no name, a variable, a ring, none.
     #[test]
@@ -251,6 +252,49 @@ mod tests {
             "Nothing",
         ];
         assert_eq!(sample.ask(&blocks), expected);
+    }
+
+    fn budget() -> Budget {
+        let time = std::time::Duration::from_secs(60);
+        Budget { scan: time, search: time, pointers: 1 << 20, keys: true }
+    }
+
+    fn place(blocks: &[u64]) -> Vec<(u64, u64)> {
+        blocks.iter().map(|address| (*address, 512)).collect()
+    }
+
+    /// The same by place: each holder once, and which blocks it holds; a ring, and nothing.
+    #[test]
+    fn holders_of_places() {
+        let (sample, blocks) = program();
+        let asked = [place(&blocks[..2]), place(&blocks[2..])];
+        let found = places::look(&sample.image, &asked, budget()).expect("an answer");
+        let block = |address: u64, by: &[usize], is_garbage: bool| FoundBlock { address, by: by.to_vec(), is_garbage };
+        let holder = |path: &str| (path.to_owned(), true);
+        let of_list = FoundPlace {
+            holders: vec![holder("__main__.cache['k'][*]")],
+            blocks: vec![block(blocks[0], &[0], false), block(blocks[1], &[0], false)],
+        };
+        let others = FoundPlace {
+            holders: vec![holder("__main__.cache['odd key']"), holder("__main__.last")],
+            blocks: vec![block(blocks[2], &[1, 0], false), block(blocks[3], &[], true), block(blocks[4], &[], false)],
+        };
+        assert_eq!((found.places, found.is_partial), (vec![of_list, others], false));
+        let without = places::look(&sample.image, &asked, Budget { keys: false, ..budget() }).expect("an answer");
+        assert_eq!(without.places[0].holders, [holder("__main__.cache[…][*]")]);
+    }
+
+    /// At the end of its time a look has what it found, and says that it is not all; without an interpreter there is none.
+    #[test]
+    fn looks_are_bounded() {
+        let (sample, blocks) = program();
+        let none = std::time::Duration::ZERO;
+        let found = places::look(&sample.image, &[place(&blocks)], Budget { search: none, ..budget() });
+        assert_eq!(found.expect("an answer").places, [FoundPlace::default()]);
+        let found = places::look(&sample.image, &[place(&blocks)], Budget { scan: none, ..budget() });
+        assert!(found.expect("an answer").is_partial);
+        let empty = places::look(&Image::default(), &[place(&blocks)], budget());
+        assert_eq!(empty, Err(NotLooked::NoPython(None)));
     }
 
     /// Left-overs in freed memory hold nothing: items behind the end of a list, keys that were never used, blocks that

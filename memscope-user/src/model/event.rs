@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Block, Device, Name, Pool, Stacks};
+use super::{Block, Device, Look, Name, Pool, Stacks};
 
 /// The driver's last figures of the device of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -488,15 +488,17 @@ pub enum EventKind {
     ProcessStart(ProcessStart),
     /// Settings of the process's program, on which advice depends. Has no row.
     Settings(Arc<[Setting]>),
+    /// Holders of its blocks were looked for. Has no row.
+    Looked(Arc<Look>),
     /// A process ended; its live blocks were freed by [`FreeCause::ProcessEnd`] events before this one.
     ProcessEnd,
 }
 
 impl EventKind {
-    /// Whether a run may begin with it. Figures of a device belong to no run, and settings are older.
+    /// Whether a run may begin with it. Figures of a device and looks belong to no run, and settings are older.
     #[must_use]
     pub const fn is_of_run(&self) -> bool {
-        !matches!(self, Self::DeviceUsage(_) | Self::Settings(_))
+        !matches!(self, Self::DeviceUsage(_) | Self::Settings(_) | Self::Looked(_))
     }
 }
 

@@ -4,6 +4,7 @@ mod block;
 mod event;
 mod groups;
 mod kept;
+mod look;
 mod loss;
 mod module;
 mod name;
@@ -19,6 +20,7 @@ pub use event::{
 };
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
 pub use kept::{Kept, Text};
+pub use look::{HolderPath, Look, Looked, LookedAt, PlaceLook};
 pub use loss::{Confidence, CutStacks, Figures, LossLine, RunEnd};
 pub use module::{Module, ModuleInfo, ModuleRole, UNKNOWN_MODULE, module_name};
 pub use name::Name;

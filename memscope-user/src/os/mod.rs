@@ -19,6 +19,7 @@ pub mod perf_event;
 #[cfg(feature = "trace")]
 pub mod pidfd;
 #[cfg(feature = "trace")]
+pub mod priority;
 pub mod process;
 #[cfg(feature = "trace")]
 pub mod rights;

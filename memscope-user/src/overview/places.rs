@@ -7,6 +7,7 @@ use crate::analyses::{
     Finding, Kind as _,
     by_stack::ByStack,
     growth::{GROWTH_PARTS, GrowingSite, Growth, Increase},
+    held_by::{self, HeldBy},
     mark_leaks::MarkLeaks,
     oom::Oom,
     peaks::Peak,
@@ -60,10 +61,23 @@ pub struct Place {
     pub stacks: Stacks,
     /// Size of each block, where no call stack names the place.
     pub each_bytes: Option<u64>,
+    /// What held its blocks, a line each; empty where that is unknown.
+    pub held_by: Vec<String>,
 }
 
-/// Places for a verdict, the largest first.
+/// Places for a verdict, the largest first, with what held their blocks.
 pub(super) fn of(verdict: Verdict, findings: &[&Finding]) -> Vec<Place> {
+    let held_by: Vec<&HeldBy> = findings.iter().filter_map(|finding| HeldBy::of(finding)).collect();
+    let failed = verdict == Verdict::OutOfMemory;
+    let mut places = behind(verdict, findings);
+    for place in &mut places {
+        let key = (place.device, place.pool, place.stacks, place.each_bytes);
+        place.held_by = held_by::short_lines(held_by.iter().copied(), key, failed);
+    }
+    places
+}
+
+fn behind(verdict: Verdict, findings: &[&Finding]) -> Vec<Place> {
     let found = match verdict {
         Verdict::OutOfMemory => at_oom(findings),
         Verdict::Leak => merged(leaks(findings), growing(findings)),
@@ -116,6 +130,7 @@ fn of_marks(leaks: &MarkLeaks) -> Vec<Place> {
         detail: Detail::None,
         stacks,
         each_bytes: None,
+        held_by: Vec::new(),
     };
     sums.into_iter().map(place).collect()
 }
@@ -131,6 +146,7 @@ fn of_steps(leaks: &StepLeaks, verdict: StepVerdict, role: Role) -> Vec<Place> {
         detail: Detail::Steps(place.steps, place.step_range),
         stacks: place.stacks,
         each_bytes: place.each_bytes,
+        held_by: Vec::new(),
     })
     .collect()
 }
@@ -156,6 +172,7 @@ fn growing(findings: &[&Finding]) -> Vec<Place> {
         detail: Detail::Rate(found.bytes_per_second, found.low_blocks),
         stacks: found.site.map(|site| site.stacks).unwrap_or_default(),
         each_bytes: found.site.and_then(|site| site.size_bytes),
+        held_by: Vec::new(),
     };
     let mut all: Vec<Place> =
         growths(findings).flat_map(|growth| growth.sites.iter().map(|found| place(growth.device, found))).collect();
@@ -195,6 +212,7 @@ fn undecided(findings: &[&Finding]) -> Vec<Place> {
         detail: Detail::Increase(LiveSum { blocks: found.blocks, size_bytes: found.size_bytes }),
         stacks: found.site.stacks,
         each_bytes: found.site.size_bytes,
+        held_by: Vec::new(),
     };
     let increases: Vec<Place> =
         growths(findings).flat_map(|growth| growth.increases.iter().map(|found| place(growth.device, found))).collect();
@@ -220,6 +238,7 @@ fn holders(findings: &[&Finding]) -> Vec<Place> {
                 detail: Detail::None,
                 stacks: sum.stacks,
                 each_bytes: None,
+                held_by: Vec::new(),
             }));
         }
     }
@@ -239,6 +258,7 @@ fn holding(device: Device, pool: Pool, groups: &LiveGroups, total_bytes: u64) ->
             detail: Detail::None,
             stacks: sum.stacks,
             each_bytes: None,
+            held_by: Vec::new(),
         })
         .collect()
 }

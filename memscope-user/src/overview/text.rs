@@ -16,6 +16,8 @@ const LINES: usize = 24;
 const MAX_PLACES: usize = 5;
 /// Frames of the first place, and of the others.
 const FRAMES: [usize; 2] = [3, 1];
+/// Lines of holders of the first place, and of the others.
+const HOLDERS: [usize; 2] = [2, 1];
 /// Lines for places, of the worst verdict at least.
 const LEAST_ROOM: usize = 5;
 /// Further processes at most.
@@ -329,11 +331,14 @@ fn write_places(page: &mut Page, process: &ProcessOverview, room: usize) {
         let frames = user_frames::of(place.stacks, FRAMES[number.min(1)]);
         let lines = 1 + frames.len().max(1);
         let is_last = number + 1 == process.places.len();
-        if lines + usize::from(!is_last) > left {
+        let left_for_it = left.saturating_sub(usize::from(!is_last));
+        if lines > left_for_it {
             break;
         }
         write_place(page, number + 1, place, &frames);
-        left -= lines;
+        let held_by = place.held_by.iter().take(HOLDERS[number.min(1)].min(left_for_it - lines));
+        left -= lines + held_by.len();
+        held_by.for_each(|line| page.plain(format!("     {line}")));
         written += 1;
     }
     let more = process.places.len() - written;

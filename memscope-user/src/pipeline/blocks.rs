@@ -181,6 +181,13 @@ impl Blocks {
         self.used.insert((pool, device), used_bytes.into());
     }
 
+    /// The live block at an address of the pool with this event type.
+    pub(super) fn at(&self, pool: &str, addr: u64) -> Option<Block> {
+        let (pool, _) = self.used.keys().find(|(of, _)| of.event_type() == pool)?;
+        let key = if pool.is_driver() { Key::Driver(addr) } else { Key::Pool(*pool, addr) };
+        self.get(key).map(|live| live.block)
+    }
+
     /// All live blocks, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = Block> {
         self.live.iter().map(|(_, live)| live.block)

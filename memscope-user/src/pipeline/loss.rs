@@ -344,7 +344,9 @@ mod tests {
             losses.update(&[LossCount { row: 0, reason: Miss::StopFailed as u32, count: 2 }]);
             losses.late(&[], false, Some(7));
             losses.late(&[], false, Some(8));
-            working.iter().for_each(|pid| losses.works(*pid));
+            for pid in working {
+                losses.works(*pid);
+            }
             let [line] = &losses.lines(&Rows::new(current(), rows()), &Own::default())[..] else { panic!("one line") };
             assert_eq!(line.count, 2);
             line.touches.to_vec()

@@ -17,6 +17,7 @@ mod dumped;
 mod hold;
 mod item;
 mod labels;
+mod looks;
 mod loss;
 mod mixed;
 mod order;
@@ -31,6 +32,8 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod text;
+#[cfg(feature = "trace")]
+mod to_look_at;
 mod turn;
 mod usage;
 mod wishes;
@@ -42,6 +45,7 @@ use self::domains::torch::Operators;
 use self::domains::{Effect, interpret_objects};
 use self::hold::{HOLD_NS, Hold};
 use self::item::{Called, Head, Item, StackIds};
+use self::looks::Looks;
 use self::loss::{Losses, Own};
 use self::order::{Order, WINDOW};
 use self::output::Output;
@@ -67,6 +71,8 @@ pub use output::{Audience, DeviceFilter, DumpFilter, Npus};
 #[cfg(feature = "trace")]
 pub(crate) use process::visible_devices;
 pub use replay::{ReplayReport, replay, replay_from};
+#[cfg(feature = "trace")]
+pub(crate) use to_look_at::ToLookAt;
 pub use wishes::{Demand, MakeAnalyses, RowBits};
 
 /// Most processes followed at once: more than a kernel has process numbers by default.
@@ -134,6 +140,10 @@ pub struct Pipeline {
     operators: Operators,
     stacks: StackTable,
     own: Own,
+    looks: Looks,
+    /// Calls since they were taken by which a look becomes urgent.
+    #[cfg(feature = "trace")]
+    urgent: to_look_at::Urgent,
     wanted_steps: Arc<[u32]>,
     deferred: bool,
     records: u64,
@@ -174,6 +184,9 @@ impl Pipeline {
             operators: Operators::default(),
             stacks: StackTable::new(config.mixed_stacks, config.kept.unwrap_or_else(Kept::of_run)),
             own: Own::default(),
+            looks: Looks::default(),
+            #[cfg(feature = "trace")]
+            urgent: to_look_at::Urgent::default(),
             wanted_steps,
             deferred: config.deferred,
             records: 0,
@@ -315,6 +328,11 @@ impl Pipeline {
             Ok(Note::Losses { by }) => self.losses.update(&by),
             Ok(Note::Late { rows, operators, gone }) => self.losses.late(&rows, operators, gone),
             Ok(Note::Symbols { generation, symbols }) => self.stacks.symbols(generation, &symbols),
+            Ok(Note::LookBegins { look, pid, at, places }) => {
+                if let Some(process) = self.processes.get(&pid) {
+                    self.looks.begin((look, pid), at, &places, process.blocks());
+                }
+            }
             Ok(Note::Unknown) => self.own.unknown += 1,
             Ok(note) => self.order(Item { head, effect: Effect::Note(Box::new(note)) }),
             Err(_) => self.own.undecodable += 1,
@@ -348,7 +366,11 @@ impl Pipeline {
         for called in ready.drain(..) {
             let head = called.head;
             match self.rows.interpret(called) {
-                Ok(Some(effect)) => self.order(Item { head, effect }),
+                Ok(Some(effect)) => {
+                    #[cfg(feature = "trace")]
+                    self.urgent.see(&effect, self.shared.backend);
+                    self.order(Item { head, effect });
+                }
                 Ok(None) => {}
                 Err(_) => self.own.unusable += 1,
             }
@@ -430,6 +452,7 @@ impl Pipeline {
                 let stacks = Stacks::default();
                 self.shared.out.event(&Event { id: 0, time_ns, pid: 0, tid: 0, device, stacks, kind }, false, true);
             }
+            note @ (Note::LookEnds { .. } | Note::NoLook { .. }) => self.apply_look(time_ns, note),
             Note::UsageEnded => self.shared.usage = Usage::default(),
             Note::End { reason } => self.end_reason = Some(reason),
             Note::Watermark { .. }
@@ -438,6 +461,7 @@ impl Pipeline {
             | Note::Symbols { .. }
             | Note::Losses { .. }
             | Note::Late { .. }
+            | Note::LookBegins { .. }
             | Note::Unknown => {}
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::blocks::Blocks;
 use super::domains::atb::Atb;
 use super::domains::dumped::{Doubts, Dumped};
 use super::domains::failing::Failing;
@@ -77,6 +78,11 @@ impl Process {
     /// Its code objects.
     pub(super) fn codes(&self) -> &Codes {
         &self.codes
+    }
+
+    /// Its live blocks.
+    pub(super) const fn blocks(&self) -> &Blocks {
+        &self.home.blocks
     }
 
     /// The process joins the trace, or is known better.

@@ -6,10 +6,11 @@ use super::trie::Trie;
 use super::view::{Failed, View};
 use crate::analyses::fragmentation::{Fragmentation, PiecesVerdict};
 use crate::analyses::growth::{GrowingSite, Growth, Increase};
+use crate::analyses::held_by::{self, HeldBy};
 use crate::analyses::oom::Oom;
 use crate::analyses::step_leaks::{StepLeakPlace, StepLeaks, StepVerdict};
 use crate::analyses::{Finding, Kind};
-use crate::model::{Device, Stacks};
+use crate::model::{Device, Pool, Stacks};
 
 /// Places shown of one check; further ones are counted.
 const MAX_PLACES: usize = 12;
@@ -24,12 +25,26 @@ pub(super) fn checks(findings: &[Finding], view: &View, tells_failures: bool, tr
         [] => oom_rows(&view.failed),
         failed => oom(failed, trie),
     });
+    let holders = Holders { device, found: of(findings, pid, device) };
     let stepped = of::<StepLeaks>(findings, pid, device);
-    all.push(steps(stepped.first().copied(), trie));
+    all.push(steps(stepped.first().copied(), &holders, trie));
     let grown = of::<Growth>(findings, pid, device);
-    all.push(growth(grown.first().copied(), trie));
+    all.push(growth(grown.first().copied(), &holders, trie));
     all.push(fragmentation(&of(findings, pid, device)));
     all
+}
+
+/// What held the blocks of a process on a device.
+struct Holders<'a> {
+    device: Device,
+    found: Vec<&'a HeldBy>,
+}
+
+impl Holders<'_> {
+    /// Lines about a place.
+    fn of(&self, pool: Pool, stacks: Stacks, each_bytes: Option<u64>) -> Vec<String> {
+        held_by::lines(self.found.iter().copied(), (self.device, pool, stacks, each_bytes), false)
+    }
 }
 
 /// Findings of a kind about a process on a device.
@@ -77,7 +92,7 @@ fn oom(found: &[&Oom], trie: &mut Trie) -> Value {
     json!({ "check": "oom", "status": "found", "bytes": bytes, "count": found.len(), "places": places })
 }
 
-fn steps(found: Option<&StepLeaks>, trie: &mut Trie) -> Value {
+fn steps(found: Option<&StepLeaks>, holders: &Holders<'_>, trie: &mut Trie) -> Value {
     let Some(found) = found.filter(|found| found.steps_ended > 0) else {
         return not_judged("steps", "no_steps");
     };
@@ -98,6 +113,7 @@ fn steps(found: Option<&StepLeaks>, trie: &mut Trie) -> Value {
             let more = json!({
                 "pool": it.pool, "steps": it.steps, "first": it.step_range[0], "last": it.step_range[1],
                 "each_bytes": it.each_bytes, "undecided": (it.verdict != StepVerdict::Leak).then(|| it.verdict.reason()),
+                "held_by": holders.of(it.pool, it.stacks, it.each_bytes),
             });
             with(place(it.stacks, it.size_bytes, it.blocks, trie), more)
         })
@@ -108,7 +124,7 @@ fn steps(found: Option<&StepLeaks>, trie: &mut Trie) -> Value {
     })
 }
 
-fn growth(found: Option<&Growth>, trie: &mut Trie) -> Value {
+fn growth(found: Option<&Growth>, holders: &Holders<'_>, trie: &mut Trie) -> Value {
     let Some(found) = found.filter(|found| found.judged || !found.increases.is_empty()) else {
         return not_judged("growth", "too_short");
     };
@@ -120,13 +136,19 @@ fn growth(found: Option<&Growth>, trie: &mut Trie) -> Value {
     };
     let grown = |it: &GrowingSite, trie: &mut Trie| {
         let stacks = it.site.map(|site| site.stacks).unwrap_or_default();
-        let more = json!({ "pool": it.pool, "per_second": it.bytes_per_second, "low_blocks": it.low_blocks });
+        let held_by = it.site.map(|site| holders.of(it.pool, site.stacks, site.size_bytes));
+        let more = json!({
+            "pool": it.pool, "per_second": it.bytes_per_second, "low_blocks": it.low_blocks, "held_by": held_by,
+        });
         with(place(stacks, it.size_bytes, it.blocks, trie), more)
     };
     let more = |it: &Increase, trie: &mut Trie| {
         with(
             place(it.site.stacks, it.size_bytes, it.blocks, trie),
-            json!({ "pool": it.site.pool, "undecided": "growth" }),
+            json!({
+                "pool": it.site.pool, "undecided": "growth",
+                "held_by": holders.of(it.site.pool, it.site.stacks, it.site.size_bytes),
+            }),
         )
     };
     let mut places: Vec<Value> = found.sites.iter().take(MAX_PLACES).map(|it| grown(it, trie)).collect();

@@ -14,7 +14,7 @@ use super::reduce::Reduced;
 use super::segments::Segment;
 use super::trie::Trie;
 use super::view::View;
-use crate::analyses::{Finding, Kind as _, fragmentation::Fragmentation, ledger::Ledger, oom::Oom};
+use crate::analyses::{Finding, Kind as _, fragmentation::Fragmentation, held_by::HeldBy, ledger::Ledger, oom::Oom};
 use crate::explain::explain;
 use crate::hash::HashMap;
 use crate::model::{Device, Name, Stack, Stacks};
@@ -72,7 +72,10 @@ pub(super) fn plain(run: &Reduced, findings: &[Finding], options: &Options) -> V
 /// Findings that the page shows in full, as `--json` has them, as far as there is room.
 fn shown(findings: &[Finding]) -> Vec<Value> {
     let mut room = MAX_FINDINGS;
-    let wanted = |it: &&Finding| Oom::of(it).is_some() || Ledger::of(it).is_some() || Fragmentation::of(it).is_some();
+    let wanted = |it: &&Finding| {
+        let is_table = Ledger::of(it).is_some() || Fragmentation::of(it).is_some() || HeldBy::of(it).is_some();
+        is_table || Oom::of(it).is_some()
+    };
     let values = findings.iter().filter(wanted).filter_map(|it| serde_json::to_value(it).ok());
     values
         .filter(|value| {

@@ -8,13 +8,19 @@ use super::{
     log::Speaker,
     monitor::Monitor,
     outputs::Selecting,
-    react::Loop,
+    react::{LastLook, Loop},
     stream::Stream,
     target::{Child, Target},
     writer::Written,
 };
 use crate::{
-    analyses::Finding, capture::Note, crew::Fault, error_chain, follow::Follow, kernel::KernelError, pipeline::Outcome,
+    analyses::Finding,
+    capture::{LookMoment, Note},
+    crew::Fault,
+    error_chain,
+    follow::Follow,
+    kernel::KernelError,
+    pipeline::Outcome,
     watch::live::Watch,
 };
 
@@ -102,6 +108,11 @@ impl Loop {
         self.target.follow.reap();
         self.note_changes();
         self.note_clock();
+        if self.side.looker.is_some()
+            && let Some(note) = unlooked(end, self.last_look == LastLook::Missed)
+        {
+            self.stream.note(&note);
+        }
         self.stream.note(&Note::End { reason: end.to_string() });
         (unopened, silenced)
     }
@@ -114,6 +125,16 @@ fn release(follow: Follow, in_order: bool) {
     } else {
         follow.abandon();
     }
+}
+
+/// Why processes without a look had none.
+fn unlooked(end: &End, missed: bool) -> Option<Note> {
+    let reason = match end {
+        _ if missed => "there was no time for it",
+        End::Processes => "the process ended before it was looked at",
+        _ => return None,
+    };
+    Some(Note::NoLook { look: 0, pid: 0, at: LookMoment::End, reason: reason.to_owned() })
 }
 
 /// How the program ended. The trace may have ended before it.

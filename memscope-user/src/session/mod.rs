@@ -28,6 +28,7 @@ mod joining;
 mod listener;
 mod loaded;
 mod log;
+mod looks;
 mod monitor;
 mod notices;
 mod operators;
@@ -67,6 +68,7 @@ pub use self::{
     gauge::{Figures, Gauge},
     listener::{FilesWritten, Listener, Message, Outputs, Phase, Progress, Results},
     log::RunLog,
+    looks::{HolderOptions, Looks},
     options::{
         Analyses, CallStacks, CollectOptions, DEFAULT_STACK_FRAMES, Devices, Events, KernelLimits, LateLibraries,
         OutputOptions, Program, RowLevel, Samples, TraceOptions, Traced, UsageOptions,

@@ -2,7 +2,10 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use super::TraceError;
+use super::{
+    TraceError,
+    looks::{HolderOptions, Looks},
+};
 use crate::{
     analyses::{
         AnalysisBit, Questions,
@@ -60,6 +63,8 @@ pub struct TraceOptions {
     pub ring_bytes: u32,
     /// The driver's own figures of the devices.
     pub usage: UsageOptions,
+    /// Looks at the holders of blocks.
+    pub holders: HolderOptions,
     /// Measure what the BPF programs take: the kernel's statistics are on for one second in ten, which costs each call some 45 ns then.
     pub measure_programs: bool,
     /// Leave out processes of other users.
@@ -91,6 +96,7 @@ impl Default for TraceOptions {
             late_libraries: None,
             ring_bytes: 64 << 20,
             usage: UsageOptions::default(),
+            holders: HolderOptions::default(),
             measure_programs: false,
             only_user: None,
             command_line: Vec::new(),
@@ -147,6 +153,12 @@ impl TraceOptions {
             collect.analyses = Analyses::NONE;
         }
         collect
+    }
+
+    /// Looks for an answer that is made meanwhile: samples have none of blocks, and without rows there is none.
+    pub(crate) fn looks(&self) -> HolderOptions {
+        let has_answer = self.samples.is_none() && !self.writes_capture_alone();
+        if has_answer { self.holders } else { HolderOptions { looks: Looks::Never, ..self.holders } }
     }
 
     /// Whether the capture is the only output.

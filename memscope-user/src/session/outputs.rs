@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     analyses::{
-        Analysis, AnalysisSet, Asked, Automatic, ByStackAnalysis, HeldAnalysis, LedgerAnalysis, Question, Questions,
-        Sees, SettingsAnalysis, SilentAnalysis,
+        Analysis, AnalysisSet, Asked, Automatic, ByStackAnalysis, HeldAnalysis, HeldByAnalysis, LedgerAnalysis,
+        Question, Questions, Sees, SettingsAnalysis, SilentAnalysis,
         decompose::RuleSet,
         select::{AnyBlock, Filter, Selected, Selection},
     },
@@ -294,10 +294,11 @@ impl Selecting {
 pub(crate) fn analyses(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Chosen {
     let selection = args.selection(rules);
     let of_chosen = of_chosen_blocks(args, rules);
-    let of_whole: [Box<dyn Analysis>; 3] = [
+    let of_whole: [Box<dyn Analysis>; 4] = [
         Box::new(LedgerAnalysis::default()),
         Box::new(SilentAnalysis::default()),
         Box::new(SettingsAnalysis::default()),
+        Box::new(HeldByAnalysis::default()),
     ];
     if selection.is_all() {
         let analyses = of_all_blocks(of_chosen, args, rules, &selection.filter).into_vec();

@@ -15,7 +15,7 @@ use nix::{
 };
 use tokio::{
     io::unix::AsyncFd,
-    sync::mpsc::UnboundedReceiver,
+    sync::{mpsc::UnboundedReceiver, oneshot},
     time::{self, Interval, MissedTickBehavior, interval},
 };
 
@@ -36,6 +36,7 @@ use super::{
 };
 use crate::{
     analyses::Finding,
+    capture::LookMoment,
     crew::{self, Fault, Post},
     error_chain,
     follow::{
@@ -55,6 +56,9 @@ const RARE_TICK: Duration = Duration::from_millis(500);
 const STATUS: Duration = Duration::from_secs(1);
 /// Interval of comparing clocks, and of writing losses into the capture.
 const CLOCK: Duration = Duration::from_secs(5);
+
+/// Longest wait for the last look at who holds blocks.
+const LAST_LOOK: Duration = Duration::from_secs(15);
 
 /// Name of the loop's thread.
 pub(super) const LOOP: &str = "memscope-bpf";
@@ -76,6 +80,7 @@ pub(super) struct Loop {
     pub(super) stays: bool,
     pub(super) meter: Option<Meter>,
     pub(super) waiting_reported: bool,
+    pub(super) last_look: LastLook,
     pub(super) speaker: Speaker,
 }
 
@@ -206,6 +211,7 @@ impl Loop {
             // Its first tick is at once, when there is nothing to sample yet.
             let mut sample = every(self.monitor.as_ref().map_or(CLOCK, Monitor::interval));
             sample.tick().await;
+            let mut ending: Option<Ending> = None;
             loop {
                 tick = tick.min(time::Instant::now() + self.until_tick());
                 let end = tokio::select! {
@@ -223,12 +229,33 @@ impl Loop {
                     _ = sample.tick() => self.take_sample(),
                     _ = status.tick() => self.on_status(),
                     _ = clock.tick() => { self.note_clock(); None }
+                    in_time = Ending::wait(&mut ending) => {
+                        if !in_time {
+                            self.last_look = LastLook::Missed;
+                        }
+                        ending.take().map(|ending| ending.end)
+                    }
                 };
-                if let Some(end) = end {
-                    return Ok(end);
+                let Some(end) = end else { continue };
+                match self.last_look(&end) {
+                    Some(was_taken) if ending.is_none() => ending = Some(Ending::new(end, was_taken)),
+                    _ => return Ok(end),
                 }
             }
         })
+    }
+
+    /// The trace is to end while its processes live: the last moment to look at who holds their blocks. `None` where that was done, or
+    /// is not wanted.
+    fn last_look(&mut self, end: &End) -> Option<oneshot::Receiver<()>> {
+        let lives_on = matches!(end, End::Duration | End::Asked(_) | End::Size);
+        if self.side.looker.is_none() || !lives_on || self.last_look != LastLook::ToCome {
+            return None;
+        }
+        self.last_look = LastLook::Begun;
+        // It is over, and is not to come again at each tick.
+        self.duration = None;
+        Some(self.work.ask_for_look(LookMoment::End))
     }
 
     fn on_ask(&mut self, ask: Ask) -> Option<End> {
@@ -283,6 +310,9 @@ impl Loop {
         let programs = self.meter.as_mut().and_then(|meter| meter.second(&self.target.kernel));
         let progress = Progress { figures, lost_records: self.target.lost(), disk, programs };
         self.speaker.listener().progress(&progress);
+        if self.side.looker.as_ref().is_some_and(|looker| looker.begins(LookMoment::Running)) {
+            drop(self.work.ask_for_look(LookMoment::Running));
+        }
         self.work.is_full(disk).then_some(End::Size)
     }
 
@@ -338,6 +368,39 @@ impl Loop {
         self.stream.note_clock();
         if let Some(losses) = self.target.losses() {
             self.stream.note(&losses);
+        }
+    }
+}
+
+/// The look at who holds blocks before the trace ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LastLook {
+    /// It has not begun.
+    ToCome,
+    /// It has begun.
+    Begun,
+    /// It took too long.
+    Missed,
+}
+
+/// A trace that ends once the last look was taken.
+struct Ending {
+    end: End,
+    was_taken: oneshot::Receiver<()>,
+    until: time::Instant,
+}
+
+impl Ending {
+    fn new(end: End, was_taken: oneshot::Receiver<()>) -> Self {
+        Self { end, was_taken, until: time::Instant::now() + LAST_LOOK }
+    }
+
+    /// Waits for that, and gives whether it came in time; waits for ever if none is to end.
+    async fn wait(ending: &mut Option<Self>) -> bool {
+        match ending {
+            // The answer is that the sender is gone.
+            Some(ending) => time::timeout_at(ending.until, &mut ending.was_taken).await.is_ok(),
+            None => std::future::pending().await,
         }
     }
 }

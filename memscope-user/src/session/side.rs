@@ -1,8 +1,9 @@
-//! What runs beside the stream of records: the driver's figures and block watch.
+//! What runs beside the stream of records: the driver's figures, block watch and looks at holders.
 
 use super::{
     TraceError,
     log::Speaker,
+    looks::Looker,
     options::{RowLevel, TraceOptions},
 };
 use crate::{
@@ -27,6 +28,7 @@ use crate::{
 pub(super) struct Side {
     pub(super) usage: Option<Sampler>,
     pub(super) watch: Option<Watch>,
+    pub(super) looker: Option<Looker>,
 }
 
 /// The operators at which blocks are compared.

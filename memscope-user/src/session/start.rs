@@ -17,12 +17,13 @@ use super::{
     listener::{Listener, Outputs},
     loaded::{Loaded, start_follow},
     log::{RunLog, Speaker},
+    looks,
     monitor::Monitor,
     notices::Notices,
     operators,
     options::{TraceOptions, Traced},
     outputs::{self, Chosen, Opened, Selecting},
-    react::{LOOP, Loop},
+    react::{LOOP, LastLook, Loop},
     side::{self, Side},
     stacks,
     stream::Stream,
@@ -186,12 +187,14 @@ impl Loop {
         let (reader, batches) = start_reader(&options, source, &waits, (tap, urgent_sender), &crew)?;
         let interpreters = Interpreters::new();
         let (batches, stacks) = stacks::start(&options, &kernel, interpreters.layouts(), batches, &crew)?;
+        let looker = looks::start(options.looks(), &reader, speaker.clone(), &crew)?;
         let (error_sender, output_errors) = unbounded_channel();
         let writing = writer::Work {
             pipeline: Some(pipeline),
             capture: capture_writer,
             recorded: options.writes_capture_alone().then(|| trigger.clone()),
             spent: reader.spent(),
+            looker: looker.clone(),
             speaker: speaker.clone(),
             errors: error_sender,
         };
@@ -207,7 +210,7 @@ impl Loop {
             target: target(kernel, follow, options, speaker.clone()),
             stream: Stream { reader, stacks, capture },
             work,
-            side: Side { usage, watch },
+            side: Side { usage, watch, looker },
             monitor,
             urgent,
             post: crew.post(LOOP),
@@ -215,6 +218,7 @@ impl Loop {
             handles,
             started: Instant::now(),
             waiting_reported: false,
+            last_look: LastLook::ToCome,
             speaker,
         })
     }

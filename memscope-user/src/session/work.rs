@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::{
+    mpsc::{UnboundedReceiver, UnboundedSender},
+    oneshot,
+};
 
 use super::{
     disk::{Disk, DiskUse, Room},
@@ -17,7 +20,7 @@ use super::{
     text,
     writer::{Ask, Written},
 };
-use crate::{analyses::Finding, sinks::tree::OutputTree};
+use crate::{analyses::Finding, capture::LookMoment, sinks::tree::OutputTree};
 
 /// The writer and its files.
 pub(super) struct Work {
@@ -47,6 +50,14 @@ impl Work {
     pub(super) fn ask_for_sample(&self) {
         // A writer that has ended has reported why.
         let _ = self.asks.send(Ask::Now(self.answer.clone()));
+    }
+
+    /// Asks for a look at who holds blocks. The answer comes when it was taken, or none was worth its cost.
+    pub(super) fn ask_for_look(&self, at: LookMoment) -> oneshot::Receiver<()> {
+        let (done, was_taken) = oneshot::channel();
+        // As above.
+        let _ = self.asks.send(Ask::Look(at, done));
+        was_taken
     }
 
     /// Waits until everything is written.

@@ -6,16 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{mpsc::UnboundedSender, oneshot};
 
-use super::{heap, log::Speaker};
+use super::{heap, log::Speaker, looks::Looker};
 use crate::{
     analyses::Finding,
-    capture::{self, Note, note_record},
+    capture::{self, LookMoment, Note, note_record},
     crew::{Crew, Post},
     error_chain,
     os::clock::monotonic_ns,
-    pipeline::{Outcome, Pipeline},
+    pipeline::{Outcome, Pipeline, ToLookAt},
     ring::{Batch, Spent},
     usage::Trigger,
 };
@@ -37,12 +37,14 @@ pub(super) struct Written {
 }
 
 /// A request to the thread while it works.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum Ask {
     /// Send the findings so far to the listener.
     Listener,
     /// Send the findings so far.
     Now(UnboundedSender<Vec<Finding>>),
+    /// Take a look at who holds blocks. The sender is dropped when that is over.
+    Look(LookMoment, oneshot::Sender<()>),
 }
 
 /// The inputs of the thread.
@@ -54,6 +56,8 @@ pub(super) struct Work {
     pub(super) recorded: Option<Trigger>,
     /// Gets the buffers of batches.
     pub(super) spent: Spent,
+    /// Takes looks at who holds blocks, if they are wanted.
+    pub(super) looker: Option<Looker>,
     /// The speaker with the listener for answers.
     pub(super) speaker: Speaker,
     /// Gets errors of outputs.
@@ -99,6 +103,7 @@ impl Writer {
                         batch.bytes.extend(note_record(monotonic_ns(), 0, &note));
                     }
                     self.take(&batch.bytes);
+                    self.look_if_urgent();
                     post.round();
                     self.work.spent.give(batch.bytes);
                 }
@@ -106,7 +111,7 @@ impl Writer {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             for ask in asks.try_iter() {
-                self.answer(&ask);
+                self.answer(ask);
             }
             if flushed.elapsed() >= FLUSH {
                 flushed = Instant::now();
@@ -116,14 +121,40 @@ impl Writer {
         }
     }
 
-    fn answer(&self, ask: &Ask) {
+    fn answer(&mut self, ask: Ask) {
         let Some(pipeline) = &self.work.pipeline else { return };
-        let findings = pipeline.now();
         match ask {
-            Ask::Listener => self.work.speaker.listener().findings_so_far(&findings),
+            Ask::Listener => self.work.speaker.listener().findings_so_far(&pipeline.now()),
             // The session ends.
-            Ask::Now(to) => drop(to.send(findings)),
+            Ask::Now(to) => drop(to.send(pipeline.now())),
+            Ask::Look(at, done) => self.look(at, Some(done)),
         }
+    }
+
+    /// Takes a look at who holds blocks, as soon as what calls for one is in the stream.
+    fn look_if_urgent(&mut self) {
+        let (Some(pipeline), Some(looker)) = (&mut self.work.pipeline, &self.work.looker) else { return };
+        let urgent = pipeline.take_urgent();
+        if urgent.failed && looker.begins(LookMoment::FailedRequest) {
+            self.look(LookMoment::FailedRequest, None);
+        } else if urgent.exits && looker.begins(LookMoment::Exit) {
+            self.look(LookMoment::Exit, None);
+        }
+    }
+
+    /// Chooses blocks. What is looked at is in the stream, so that a replay has the same blocks in mind.
+    fn look(&mut self, at: LookMoment, done: Option<oneshot::Sender<()>>) {
+        let (Some(pipeline), Some(looker)) = (&mut self.work.pipeline, self.work.looker.clone()) else { return };
+        let processes = looker.worth(at, pipeline.choose_blocks());
+        if processes.is_empty() {
+            return;
+        }
+        let look = looker.number();
+        for ToLookAt { pid, places, .. } in &processes {
+            let note = Note::LookBegins { look, pid: *pid, at, places: places.clone() };
+            self.take(&note_record(monotonic_ns(), 0, &note));
+        }
+        looker.look(look, at, processes, done);
     }
 
     fn take(&mut self, records: &[u8]) {

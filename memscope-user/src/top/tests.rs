@@ -227,7 +227,7 @@ fn search() {
     // Torch's file is in the stack of `load`, though not in its name.
     assert!(places(&view).len() == 1 && places(&view)[0].starts_with(" serve.py:3 load"), "{:?}", places(&view));
     assert!(drawn(&state, &view, 80, 24)[23].contains("/ \"LINEAR\"  e explain"));
-    assert_eq!(press(&mut view, &"/".repeat(1)), 0);
+    assert_eq!(press(&mut view, "/"), 0);
     press(&mut view, &"x".repeat(1000));
     assert!(view.search.len() <= 64);
     assert_eq!((view.key(Input::Escape, &state), places(&view).len()), (Action::Draw, 2));

@@ -5,7 +5,7 @@ use std::fmt::{Debug, Write as _};
 
 use super::journal::{Call, Entry, Journal, Library, outermost_launches};
 use super::rows::{Row, Rows};
-use super::tracer::in_vm;
+use super::tracer::{in_vm, is_busy};
 
 /// Bytes of a text that the tracer takes; a longer one is cut there and gets a `…`.
 const MAX_TEXT: usize = 1016;
@@ -595,7 +595,7 @@ pub struct Window {
 /// How far a row's time may be from the journal's: less than the workloads sleep between their bursts of calls. An
 /// emulated machine may take longer between a call and its probe.
 fn max_skew_ns() -> u64 {
-    if in_vm() { 100_000_000 } else { 8_000_000 }
+    if in_vm() || is_busy() { 100_000_000 } else { 8_000_000 }
 }
 
 /// Of how many rows one may be further off: on a busy machine a thread may lose its processor between a call and its

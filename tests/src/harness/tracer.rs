@@ -33,6 +33,12 @@ pub fn in_vm() -> bool {
     std::env::var_os("MEMSCOPE_VM").is_some()
 }
 
+/// Whether much else runs on this machine, as beside a fault campaign: a thread may wait long for a processor.
+#[must_use]
+pub fn is_busy() -> bool {
+    std::env::var_os("MEMSCOPE_BUSY").is_some()
+}
+
 /// The tracer.
 #[must_use]
 pub fn tracer_path() -> PathBuf {

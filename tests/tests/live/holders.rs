@@ -6,7 +6,7 @@ use std::process::Command;
 
 use memscope_tests::harness::holders::{ask, blocks, cases, said, wrong};
 use memscope_tests::harness::pythons::{Python, interpreters};
-use memscope_tests::harness::tracer::{Folder, Target, state_of, tracer_path};
+use memscope_tests::harness::tracer::{Folder, Run, Target, Tracer, simulation, state_of, tracer_path};
 
 const WORKLOAD: &str = include_str!("../../workloads/holders.py");
 
@@ -82,4 +82,125 @@ fn refusals() {
     assert!(no_pool.contains("no pool of torch_npu was found") && no_pool.contains("--block"), "{no_pool}");
     let none = text(0x3fff_ffff, &["--block=0x1000"]);
     assert!(none.contains("no process 1073741823"), "{none}");
+}
+
+/// `holds.py` with the newest interpreter.
+fn server(mode: &str) -> Target {
+    let newest = interpreters().pop().expect("an interpreter");
+    let mut command = Command::new(newest.path);
+    command.args(["-B", HOLDS, mode, "600"]);
+    command.env("LD_LIBRARY_PATH", simulation().join("lib")).env("ASCEND_SIM_CAPACITY_MB", "256");
+    Target::start(command, Folder::new(), "ready")
+}
+
+const HOLDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/workloads/holds.py");
+/// The lists that `holds.py` keeps its blocks in.
+const OF_ENGINE: &str = "__main__.engine._cache['history'][*]";
+const OF_LOCAL: &str = "local `batch`['requests'][*] of serve_locally() holds.py:";
+
+/// Lines with a holder, without what is around it.
+fn held_by(text: &str) -> Vec<&str> {
+    text.lines().map(str::trim_start).filter(|line| line.starts_with("still held by: ")).collect()
+}
+
+fn lives(target: &Target) {
+    assert!(matches!(state_of(target.pid()), Some('R' | 'S')));
+}
+
+/// What a capture says again, as JSON: the places with holders.
+fn replayed(run: &Run) -> Vec<serde_json::Value> {
+    let replay = Tracer::replay(&run.folder.capture()).options(&["--json", "--analysis=leaks,oom"]).succeed();
+    let found = replay.json();
+    let of_kind = found["findings"].as_array().expect("findings").iter().filter(|it| it["finding"] == "held_by");
+    of_kind.cloned().collect()
+}
+
+/// Makes sure that growth is reported with the list that keeps its blocks, beside the place of their allocation: on the first screen, in
+/// the details, and by a replay. The blocks are 1 MiB each, twenty a second; the server is not stopped.
+#[test]
+fn growth_with_its_holder() {
+    let target = server("list");
+    let run = Tracer::attach(&[&target]).options(&["--report=full", "-d", "12s", "--call-stack=python"]).finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    lives(&target);
+    let (screen, details) = run.stdout.split_once("Grows without end").unwrap_or_else(|| panic!("{}", run.said()));
+    assert!(screen.contains("GROWING") && screen.contains("handle"), "{}", run.said());
+    let expected = format!("still held by: {OF_ENGINE}  (40 of the 40 blocks looked at)");
+    assert_eq!(held_by(screen), [format!("still held by: {OF_ENGINE}  (40 of 40)")], "{}", run.said());
+    // Below the place, and in the section of holders.
+    assert_eq!(held_by(details), [expected.as_str(); 2], "{}", run.said());
+    let found = replayed(&run);
+    let [found] = found.as_slice() else { panic!("{found:#?}") };
+    assert_eq!(found["looked_at"], "end", "{found:#}");
+    let holder = serde_json::json!({ "path": OF_ENGINE, "is_sure": true, "blocks": 40 });
+    assert_eq!(found["places"][0]["holders"], serde_json::json!([holder]), "{found:#}");
+}
+
+/// Makes sure that a local variable is named as well, that keys can be left out, and that nothing is read if that is not wanted.
+#[test]
+fn growth_with_a_local_holder() {
+    let target = server("local");
+    let attach = |options: &[&str]| {
+        let tracer = Tracer::attach(&[&target]).options(&["--report=full", "--call-stack=python"]).options(options);
+        let run = tracer.finish();
+        assert_eq!(run.code(), 0, "{}", run.said());
+        run
+    };
+    let run = attach(&["-d", "12s"]);
+    let found = held_by(&run.stdout);
+    let expected = format!("still held by: {OF_LOCAL}");
+    assert!(found.len() == 3 && found.iter().all(|line| line.starts_with(&expected)), "{found:?}: {}", run.said());
+    let run = attach(&["-d", "1s", "--no-keys"]);
+    let expected = "still held by: local `batch`[…][*] of serve_locally() holds.py:";
+    let found = held_by(&run.stdout);
+    assert!(!found.is_empty() && found.iter().all(|line| line.starts_with(expected)), "{found:?}: {}", run.said());
+    let run = attach(&["-d", "1s", "--no-holders"]);
+    assert_eq!((held_by(&run.stdout).len(), replayed(&run).len()), (0, 0), "{}", run.said());
+    lives(&target);
+}
+
+/// Makes sure that what held the memory when a request failed is read when that is seen, and not at the end.
+#[test]
+fn a_failed_request_with_its_holders() {
+    let newest = interpreters().pop().expect("an interpreter");
+    let path = newest.path.to_str().expect("a plain path").to_owned();
+    let tracer = Tracer::run_program(path, &["-B", HOLDS, "fails", "4"]).env("ASCEND_SIM_CAPACITY_MB", "64");
+    let run = tracer.options(&["--analysis=leaks,oom", "--call-stack=python", "--report=full"]).finish();
+    assert!(run.stdout.contains("failed\n"), "{}", run.said());
+    let found = replayed(&run);
+    let at_failure = found.iter().find(|found| found["looked_at"] == "failed_request");
+    let at_failure = at_failure.unwrap_or_else(|| panic!("{found:#?}: {}", run.said()));
+    assert_eq!(at_failure["places"][0]["holders"][0]["path"], OF_ENGINE, "{at_failure:#}");
+    let before_ns = at_failure["process_end_ns"].as_u64().zip(at_failure["time_ns"].as_u64());
+    assert!(before_ns.is_some_and(|(end_ns, at_ns)| end_ns - at_ns > 2_000_000_000), "{at_failure:#}");
+    assert!(run.stdout.contains("Held when the request had failed on device 0"), "{}", run.said());
+}
+
+/// Makes sure that a look while a started program worked is reported after its end, with the time of it.
+#[test]
+fn a_program_that_has_ended() {
+    let newest = interpreters().pop().expect("an interpreter");
+    let path = newest.path.to_str().expect("a plain path").to_owned();
+    let tracer = Tracer::run_program(path, &["-B", HOLDS, "list", "13"]).option("--call-stack=python");
+    let run = tracer.options(&["--report=full", "--holders"]).succeed();
+    let found = held_by(&run.stdout);
+    let expected = format!("still held by: {OF_ENGINE}  (40 of the 40 blocks looked at, ");
+    let of_place =
+        found.iter().filter(|line| line.starts_with(&expected) && line.contains(" s before the process ended"));
+    assert!(of_place.count() >= 1, "{found:?}: {}", run.said());
+}
+
+/// Makes sure that of a program that is not Python, or that has ended, it is said why holders were not looked for; and nothing of them
+/// where they were not wanted.
+#[test]
+fn where_holders_are_not_looked_for() {
+    let tracer = |workload: &str, arguments: &[&str]| Tracer::run(workload, arguments).option("--report=full");
+    let run = tracer("scenes", &["bursts"]).options(&["--call-stack=c", "-d", "11s"]).finish();
+    let expected = "still held by: not looked for: not CPython";
+    assert_eq!(held_by(&run.stdout), [expected; 2], "{}", run.said());
+    let run = tracer("steps", &["--steps", "6"]).succeed();
+    let found = held_by(&run.stdout);
+    assert!(!found.is_empty() && found.iter().all(|line| line.contains("not looked for: ")), "{}", run.said());
+    let run = tracer("steps", &["--steps", "6"]).option("--no-holders").succeed();
+    assert_eq!(held_by(&run.stdout), [""; 0], "{}", run.said());
 }

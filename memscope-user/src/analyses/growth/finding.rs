@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
+use crate::analyses::held_by::HeldBy;
 use crate::analyses::step_leaks::StepLeaks;
 use crate::model::{Confidence, Device, Module, Name, OwnerSum, Pool, Stacks};
 
@@ -147,6 +148,7 @@ impl Answer for Growth {
 
     fn write(&self, context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {
         let stepped = context.others::<StepLeaks>().any(|leaks| leaks.steps_ended > 0);
-        super::text::write(self, stepped, context.clock, context.report.growth_lines, out)
+        let held_by: Vec<&HeldBy> = context.others().collect();
+        super::text::write((self, &held_by), stepped, context.clock, context.report.growth_lines, out)
     }
 }

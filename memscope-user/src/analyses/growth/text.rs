@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use super::{GrowingSite, Growth, Increase, Site};
 use crate::analyses::growth::MIN_GROWING_BLOCKS;
+use crate::analyses::held_by::{HeldBy, write_lines};
 use crate::model::{Confidence, OwnerSum, Pool, module_name};
 use crate::text::{
     DeviceName,
@@ -19,7 +20,13 @@ const INCREASE_LINES: usize = 3;
 
 /// Writes what grows, that nothing grows, or that this is not judged; of a run with steps (`stepped`) only what grows:
 /// steps are better evidence.
-pub(super) fn write(growth: &Growth, stepped: bool, clock: Clock, lines: usize, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write(
+    (growth, held_by): (&Growth, &[&HeldBy]),
+    stepped: bool,
+    clock: Clock,
+    lines: usize,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let Growth { device, from_ns, span_ns, judged, sites, sites_full, confidence, .. } = growth;
     if stepped && sites.is_empty() {
         return Ok(());
@@ -43,6 +50,8 @@ pub(super) fn write(growth: &Growth, stepped: bool, clock: Clock, lines: usize, 
     )?;
     for site in sites.iter().take(lines) {
         write_site(site, out)?;
+        let of = site.site.map(|of| (growth.device, site.pool, of.stacks, of.size_bytes));
+        of.iter().try_for_each(|of| write_lines(held_by, *of, out))?;
     }
     if let Some(more) = sites.len().checked_sub(lines).filter(|more| *more > 0) {
         writeln!(out, "  … and {more} more (see --json)")?;
@@ -147,7 +156,7 @@ mod tests {
 
     fn text(growth: &Growth, stepped: bool, lines: usize) -> String {
         let mut out = Vec::new();
-        write(growth, stepped, Clock::since(5_000_000_000), lines, &mut out).expect("memory takes everything");
+        write((growth, &[]), stepped, Clock::since(5_000_000_000), lines, &mut out).expect("memory takes everything");
         String::from_utf8(out).expect("the report is text")
     }
 

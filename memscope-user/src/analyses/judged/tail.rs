@@ -147,6 +147,7 @@ fn is_work(kind: &EventKind) -> bool {
         | EventKind::PoolRefused(_)
         | EventKind::Region(_)
         | EventKind::DeviceUsage(_)
+        | EventKind::Looked(_)
         | EventKind::OutOfMemory(_)
         | EventKind::ProcessStart(_)
         | EventKind::System(System::AclFinalize | System::Exit | System::PythonEnds | System::TraceStop)

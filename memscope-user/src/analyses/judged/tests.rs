@@ -5,7 +5,8 @@ use crate::analyses::script::{Script, run};
 use crate::analyses::step_leaks::StepLeaks;
 use crate::backend::ascend::pools;
 use crate::model::{
-    AllocFailed, Device, DeviceUsage, FreeCause, LiveSum, OutOfMemory, ProcessStart, Stack, StackEnd, Stacks, System,
+    AllocFailed, Device, DeviceUsage, FreeCause, LiveSum, Look, Looked, LookedAt, OutOfMemory, ProcessStart, Stack,
+    StackEnd, Stacks, System,
 };
 
 const PID: u32 = 7;
@@ -345,6 +346,9 @@ fn what_is_freed_behind_the_call_of_exit_was_held() {
         if let Some((call, _)) = call {
             script.event(EventKind::System(call));
         }
+        // What the tracer does itself is no work of the program.
+        let outcome = Looked::NotLooked("it exits".into());
+        script.event(EventKind::Looked(Arc::new(Look { number: 1, at: LookedAt::Exit, outcome })));
         for number in (0..60_u64).step_by(3) {
             script.free(pools::PTA, 0x100_0000 + number * 0x1000);
         }

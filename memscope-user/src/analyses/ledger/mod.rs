@@ -57,6 +57,7 @@ impl Analysis for LedgerAnalysis {
                 }
             }
             EventKind::ProcessEnd => self.conclude(event.pid),
+            EventKind::Looked(_) => {}
             _ => {
                 let new = || Process { memory: Memory::new(event.pid, self.figures.clone()), ..Process::default() };
                 self.processes.entry(event.pid).or_insert_with(new).observe(event);

@@ -118,7 +118,7 @@ impl Analysis for OomAnalysis {
                 }
                 return;
             }
-            EventKind::Access(_) => return,
+            EventKind::Access(_) | EventKind::Looked(_) => return,
             _ => {}
         }
         if self.processes.len() >= MAX_PROCESSES && !self.processes.contains_key(&event.pid) {

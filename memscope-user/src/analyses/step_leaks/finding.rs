@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Report, Subject};
+use crate::analyses::held_by::HeldBy;
 use crate::model::{Confidence, Device, Pool, Stacks, StepsFrom};
 
 /// A block that outlived the end of the step after its own.
@@ -129,7 +130,8 @@ impl Answer for StepLeaks {
     }
 
     fn write(&self, context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {
-        super::text::write(self, context.report.place_lines, out)
+        let held_by: Vec<&HeldBy> = context.others().collect();
+        super::text::write(self, &held_by, context.report.place_lines, out)
     }
 
     /// The places first, then the blocks.

@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use super::{Leak, StepLeakPlace, StepLeaks, StepVerdict};
-use crate::model::Confidence;
+use crate::analyses::held_by::{HeldBy, write_lines};
+use crate::model::{Confidence, Device};
 use crate::text::{
     DeviceName,
     numbers::{counted, general, mega, size},
@@ -11,7 +12,7 @@ use crate::text::{
 };
 
 /// Writes the leaking places, the undecided ones, and the blocks that were not judged.
-pub(super) fn write(found: &StepLeaks, lines: usize, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write(found: &StepLeaks, held_by: &[&HeldBy], lines: usize, out: &mut dyn Write) -> io::Result<()> {
     let StepLeaks { places, unjudged, kept, steps_ended, steps_from, confidence, .. } = found;
     let (device, steps, from) = (DeviceName(found.device), counted(u64::from(*steps_ended), "step"), steps_from.note());
     let (leaks, undecided): (Vec<_>, Vec<_>) = places.iter().partition(|place| place.verdict == StepVerdict::Leak);
@@ -21,11 +22,11 @@ pub(super) fn write(found: &StepLeaks, lines: usize, out: &mut dyn Write) -> io:
     if !leaks.is_empty() {
         let steps = if from.is_empty() { String::new() } else { format!(" ({steps}{from})") };
         writeln!(out, "Leaks of steps on device {device}{steps}: {}", sum(&leaks))?;
-        write_places(&leaks, lines, out)?;
+        write_places(&leaks, (found.device, held_by), lines, out)?;
     }
     if !undecided.is_empty() {
         writeln!(out, "Undecided on device {device}: {} outlived their steps", sum(&undecided))?;
-        write_places(&undecided, lines, out)?;
+        write_places(&undecided, (found.device, held_by), lines, out)?;
     }
     if !unjudged.is_empty() {
         let (blocks, bytes) = (counted(unjudged.len() as u64, "block"), size(total_bytes(unjudged)));
@@ -55,9 +56,15 @@ fn sum(places: &[&StepLeakPlace]) -> String {
     format!("{} in {} of {}", size(bytes), counted(blocks, "block"), counted(places.len() as u64, "place"))
 }
 
-fn write_places(places: &[&StepLeakPlace], lines: usize, out: &mut dyn Write) -> io::Result<()> {
+fn write_places(
+    places: &[&StepLeakPlace],
+    (device, held_by): (Device, &[&HeldBy]),
+    lines: usize,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     for place in places.iter().take(lines) {
         write_place(place, out)?;
+        write_lines(held_by, (device, place.pool, place.stacks, place.each_bytes), out)?;
     }
     let more = places.len().saturating_sub(lines) as u64;
     if more > 0 { writeln!(out, "  … and {} (see --json)", counted(more, "more place")) } else { Ok(()) }

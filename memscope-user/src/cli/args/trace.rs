@@ -13,7 +13,10 @@ use crate::{
     follow::spawn::SpawnError,
     kernel::features::LinkMode,
     probes::{ProbeSpec, user},
-    session::{self, CallStacks, KernelLimits, OutputOptions, TraceError, TraceOptions, Traced, UsageOptions},
+    session::{
+        self, CallStacks, HolderOptions, KernelLimits, Looks, OutputOptions, TraceError, TraceOptions, Traced,
+        UsageOptions,
+    },
     sinks::StackCells,
     watch::spec::WatchSpec,
 };
@@ -177,6 +180,16 @@ pub(in crate::cli) struct TraceArgs {
     /// Write only the capture, at the least cost: `replay` makes rows and a report from it.
     #[arg(long, conflicts_with_all = ["no_capture", "analysis", "format", "steps"])]
     pub capture_only: bool,
+    /// Look more often at what still holds blocks: every 5 s, with at most a fourth of a processor [default: when a request has failed,
+    /// while places grow and before the trace ends; at most once a minute, with at most a twentieth].
+    #[arg(long, conflicts_with_all = ["no_holders", "capture_only"])]
+    pub holders: bool,
+    /// Do not look at what holds blocks: the memory of the processes is not read for that.
+    #[arg(long)]
+    pub no_holders: bool,
+    /// Leave keys of dicts out of the names of holders: they are data of the program.
+    #[arg(hide_short_help = true, long)]
+    pub no_keys: bool,
     /// No status line.
     #[arg(hide_short_help = true, long)]
     pub no_progress: bool,
@@ -196,6 +209,16 @@ impl TraceArgs {
     fn call_stacks(&self) -> CallStacks {
         let unasked = if self.no_stacks { CallStacks::default() } else { CallStacks::AUTOMATIC };
         self.call_stack.unwrap_or(unasked)
+    }
+
+    /// Looks at the holders of blocks.
+    const fn holders(&self) -> HolderOptions {
+        let looks = match (self.no_holders, self.holders) {
+            (true, _) => Looks::Never,
+            (false, true) => Looks::Often,
+            (false, false) => Looks::Seldom,
+        };
+        HolderOptions { looks, keys: !self.no_keys }
     }
 
     /// The library's options for these processes, with output.
@@ -238,6 +261,7 @@ impl TraceArgs {
                 per_second: self.usage_rate,
                 library: self.usage_library.clone(),
             },
+            holders: self.holders(),
             measure_programs: false,
             only_user: self.only_user,
             command_line: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),

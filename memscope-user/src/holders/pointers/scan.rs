@@ -6,6 +6,7 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 
 use super::{
@@ -14,8 +15,6 @@ use super::{
 };
 use crate::holders::source::{ADDRESS_END, Backing, Mapping, PAGE, Source};
 
-/// Threads that read and look: the pass is bound by memory.
-const THREADS: usize = 2;
 /// Smallest valid address.
 const LOWEST: u64 = 1 << 20;
 /// Devices of Ascend have their memory at addresses with this in front.
@@ -33,12 +32,16 @@ pub(in crate::holders) struct Limits {
     pub(in crate::holders) pages: usize,
     /// Most pointers kept, of eight bytes each.
     pub(in crate::holders) pointers: usize,
+    /// Threads that read and look: the pass is bound by memory.
+    pub(in crate::holders) threads: usize,
+    /// When it has to end, with what was read by then.
+    pub(in crate::holders) until: Option<Instant>,
 }
 
 impl Default for Limits {
     /// 32 GiB of the process, 2 GiB of our own.
     fn default() -> Self {
-        Self { pages: MAX_PAGES, pointers: 256 << 20 }
+        Self { pages: MAX_PAGES, pointers: 256 << 20, threads: 2, until: None }
     }
 }
 
@@ -59,6 +62,7 @@ struct Scan<'a> {
     /// Sorted and apart from each other.
     device: Vec<Range<u64>>,
     room: usize,
+    until: Option<Instant>,
 }
 
 pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) -> Pointers {
@@ -68,12 +72,13 @@ pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) ->
         source,
         numbering: &numbering,
         device: device_ranges(source.mappings(), wanted),
-        room: limits.pointers / THREADS,
+        room: limits.pointers / limits.threads.max(1),
+        until: limits.until,
     };
     let next = AtomicUsize::new(0);
     let all = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..THREADS {
+        for _ in 0..limits.threads.max(1) {
             scope.spawn(|| {
                 let found = scan.work(&runs, &next);
                 all.lock().unwrap_or_else(PoisonError::into_inner).push(found);
@@ -135,6 +140,7 @@ impl Scan<'_> {
         let mut buffer = Vec::new();
         // The last run may be beyond the bound: 1 MiB.
         while found.packed.len() + found.device.len() * 2 <= self.room
+            && self.until.is_none_or(|until| Instant::now() < until)
             && let Some(run) = runs.get(next.fetch_add(1, Ordering::Relaxed))
         {
             buffer.resize(run.pages * PAGE as usize, 0);

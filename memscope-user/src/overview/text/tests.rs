@@ -2,13 +2,14 @@ use super::*;
 use crate::analyses::{
     Finding, HeldAnalysis, StepLeaksAnalysis,
     growth::{GrowingSite, Growth, Increase, NotJudged, Site},
+    held_by::{HeldBy, HeldPlace},
     ledger::{Entry, Item, Ledger, PoolSheets, Sheet},
     oom::{Oom, PoolAtOom},
     script::{Script, run},
     settings::Settings,
 };
 use crate::backend::ascend::pools;
-use crate::model::{LiveGroups, LiveSum, PlaceSum, Setting, Stack, StackEnd, Stacks};
+use crate::model::{HolderPath, LiveGroups, LiveSum, LookedAt, PlaceSum, Setting, Stack, StackEnd, Stacks};
 
 const NPU0: Device = Device::Npu(0);
 
@@ -121,6 +122,39 @@ memscope-bpf · pid 30057 · npu:0 · 2.5 s · nothing lost
  next:  memscope-bpf peaks x
 ";
     assert_eq!(screen_of(&found, &end, Look::default()), expected);
+}
+
+/// Below the frames of a place stands what holds its blocks, and never at the cost of the place.
+#[test]
+fn holders_of_places() {
+    let holder = |path: &str, blocks| HolderPath { path: path.to_owned(), is_sure: true, blocks };
+    let place = |frame: &'static str, holders: Vec<HolderPath>| HeldPlace {
+        pool: pools::PTA,
+        each_bytes: None,
+        stacks: python(&[frame, "serve.py(34): main"]),
+        live: LiveSum { blocks: 512, size_bytes: 512 << 20 },
+        looked_at_blocks: 40,
+        holders,
+        garbage_blocks: 0,
+        unknown_blocks: 0,
+    };
+    let places = vec![
+        place("serve.py(20): put", vec![holder("m.cache['k'][*]", 38), holder("m.b", 2), holder("m.c", 1)]),
+        place("serve.py(9): log", vec![holder("m.log[*]", 40), holder("m.d", 1)]),
+    ];
+    let (not_looked_for, process_end_ns) = (None, None);
+    let held =
+        HeldBy { pid: 7, device: NPU0, looked_at: LookedAt::End, time_ns: 9, process_end_ns, not_looked_for, places };
+    let sites = vec![growing("serve.py(20): put", 3.0), growing("serve.py(9): log", 1.0)];
+    let text = screen(&[growth(sites, Vec::new()), held.into()]);
+    let expected = "
+     serve.py:20  put
+     serve.py:34  main
+     still held by: m.cache['k'][*]  (38 of 40)
+     and by: m.b  (2 of 40)
+ #2 ";
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains("     serve.py:9  log\n     still held by: m.log[*]  (40 of 40)\n TRY"), "{text}");
 }
 
 /// Rates are of an hour, shares of the sum of rates (3 to 1), memory is counted once.

@@ -24,6 +24,8 @@ use crate::backend::Backend;
 use crate::capture::Note;
 use crate::decode::Objects;
 use crate::model::Figures;
+#[cfg(feature = "trace")]
+use crate::model::System;
 use crate::probes::CallKind;
 
 /// The effect of a call; `Ok(None)` without one, an error when it is unknown.
@@ -54,6 +56,19 @@ pub(super) enum Effect {
     },
     Exec,
     Note(Box<Note>),
+}
+
+#[cfg(feature = "trace")]
+impl Effect {
+    /// The status of a request for memory that has failed.
+    pub(super) const fn failed_status(&self) -> Option<i32> {
+        if let Self::Failing(failing::Effect::Failed(failure)) = self { Some(failure.status) } else { None }
+    }
+
+    /// The program begins to exit.
+    pub(super) const fn ends_program(&self) -> bool {
+        matches!(self, Self::Runtime(runtime::Effect::System(System::Exit | System::PythonEnds)))
+    }
 }
 
 /// Lets the domain of a call interpret it.

@@ -9,8 +9,8 @@ use crate::backend::ascend::pools;
 use crate::capture::{CaptureHeader, Ending, Writer, WriterOptions};
 use crate::hash::{HashMap, HashSet};
 use crate::model::{
-    Access, Alloc, AllocApi, AllocFailed, Asked, BlockReturned, Device, Event, EventKind, Free, Kept, Mark, Module,
-    Name, Op, OutOfMemory, PageType, Pool, PoolRefused, Region, RegionKind,
+    Access, Alloc, AllocApi, AllocFailed, Asked, BlockReturned, Device, Event, EventKind, Free, HolderPath, Kept,
+    Looked, Mark, Module, Name, Op, OutOfMemory, PageType, PlaceLook, Pool, PoolRefused, Region, RegionKind,
 };
 use crate::sinks::Sink;
 use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
@@ -18,6 +18,7 @@ use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
 mod atb;
 mod backend;
 mod domains;
+mod looks;
 mod memory;
 mod oom;
 mod ops;
@@ -139,10 +140,22 @@ fn line(event: &Event) -> String {
         }
         EventKind::OutOfMemory(OutOfMemory::Top(block)) => write!(line, "top {:x}+{}", block.addr, block.size_bytes),
         EventKind::Settings(settings) => write!(line, "settings {}", settings.len()),
+        EventKind::Looked(look) => match &look.outcome {
+            Looked::NotLooked(why) => write!(line, "not looked {} {:?}: {why}", look.number, look.at),
+            Looked::Place(place) => write!(line, "looked {} {:?} {}", look.number, look.at, looked(place)),
+        },
         EventKind::ProcessEnd => write!(line, "process end"),
     }
     .expect("written");
     line
+}
+
+fn looked(place: &PlaceLook) -> String {
+    let PlaceLook { block, looked_at_blocks, holders, garbage_blocks, unknown_blocks, .. } = place;
+    let of =
+        |holder: &HolderPath| format!("{}{}×{}", if holder.is_sure { "" } else { "?" }, holder.path, holder.blocks);
+    let holders = holders.iter().map(of).collect::<Vec<_>>().join(", ");
+    format!("{:x}: {holders}; ring {garbage_blocks} none {unknown_blocks} of {looked_at_blocks}", block.addr)
 }
 
 /// Without what is said of failed requests, which tests of their own look at (`oom`).

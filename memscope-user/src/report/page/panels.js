@@ -72,7 +72,7 @@ function checks() {
     const said = W.said[c.status]?.[c.status === "not_judged" ? c.why : c.check], text = typeof said === "function" ? said(count(c.steps_ended ?? 0)) : said;
     const kids = c.places.map(p => {
       const where = p.python || p.native ? el("details", "", null, el("summary", "", placeText(p)), el("div", "cols", null, stackBlock(p.python), stackBlock(p.native))) : el("div", "hint", W.noStack);
-      return el("div", "detail", null, ...(p.undecided && c.status !== "undecided" ? [el("span", "tag undecided", W.undecided)] : []), document.createTextNode(clean(sayPlace(c, p))), where);
+      return el("div", "detail", null, ...(p.undecided && c.status !== "undecided" ? [el("span", "tag undecided", W.undecided)] : []), document.createTextNode(clean(sayPlace(c, p))), where, ...(p.held_by || []).map(line => el("div", "hint", clean(line))));
     });
     if (kids.length > 6) kids.push(el("details", "", null, el("summary", "", W.further(count(kids.length - 5))), ...kids.splice(5)));
     if (c.check === "fragmentation" && c.status === "found") kids.push(el("div", "detail", W.piecesText(bytes(c.bytes), percent(c.bytes, c.total_bytes))));
@@ -81,6 +81,14 @@ function checks() {
     if (c.status === "found" && shownPlaces && c.count > shownPlaces) kids.push(el("div", "hint", W.more(count(c.count - shownPlaces))));
     return el("div", "finding", null, el("span", "tag " + c.status, W[c.status]), el("b", "", W.check[c.check]), ...(text ? [el("div", "detail", text)] : []), ...kids);
   }));
+}
+// What held the blocks of each place while the process lived.
+function heldBy() {
+  const found = findingsOf("held_by");
+  $("heldPanel").hidden = !found.length;
+  const path = (h, p) => `${h.is_sure ? "" : "? "}${clean(h.path)} (${count(h.blocks)}/${count(p.looked_at_blocks)})`;
+  const row = p => [[bytes(p.live.size_bytes), "n"], [count(p.live.blocks), "n"], [framesOf(p.stacks)[0] || W.noStack, "w"], [p.holders.map(h => path(h, p)).join("; ") || (p.unknown_blocks ? W.noHolder : W.garbage), "w"]];
+  $("heldBy").replaceChildren(...found.map(f => f.not_looked_for ? el("p", "hint", W.notLooked(clean(f.not_looked_for))) : table(el("table"), [[W.size, "n"], [W.count, "n"], [W.place], [W.holder]], f.places.map(row), W.lookedAt[f.looked_at])));
 }
 const framesOf = s => [...(s?.python?.frames || []), ...(s?.mixed?.frames || s?.native?.frames || [])];
 function oom() {

@@ -102,6 +102,7 @@ impl<'a> Row<'a> {
             | EventKind::DeviceUsage(_)
             | EventKind::ProcessStart(_)
             | EventKind::Settings(_)
+            | EventKind::Looked(_)
             | EventKind::PoolRefused(_)
             | EventKind::ProcessEnd => None,
         }

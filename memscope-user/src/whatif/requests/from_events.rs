@@ -65,7 +65,7 @@ impl Observer for Recorder {
         match event.kind {
             EventKind::ProcessStart(ProcessStart { attached: true, .. }) => self.attached.push(event.pid),
             EventKind::ProcessEnd => self.end(event.pid),
-            EventKind::DeviceUsage(_) => {}
+            EventKind::DeviceUsage(_) | EventKind::Looked(_) => {}
             _ => {
                 let (source, left_out) = (self.source, self.is_left_out(event));
                 let process = self.processes.entry(event.pid).or_insert_with(|| Process::new(event.pid, source));

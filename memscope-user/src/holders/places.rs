@@ -1,0 +1,160 @@
+//! Holders of blocks of places, for a trace that goes on meanwhile: bounded in time and memory, and only where paths have names.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    answer::{Effort, State},
+    graph::Graph,
+    group::{self, Held},
+    heap::Heap,
+    live::Process,
+    look::{Block, effort, search_all},
+    memory::Memory,
+    pointers::{Limits, Pointers},
+    pool,
+    python::{self, Python},
+    source::Source,
+};
+use crate::hash::HashMap;
+
+/// Holders kept of a place.
+const MAX_HOLDERS: usize = 8;
+/// Paths of a block.
+const PATHS: usize = 3;
+/// Threads of the pass: the program goes on meanwhile, maybe on few cores.
+const THREADS: usize = 1;
+
+/// Bounds of a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Longest pass over its memory; what is beyond is not looked at.
+    pub scan: Duration,
+    /// Longest search for paths after that; blocks beyond are not searched for.
+    pub search: Duration,
+    /// Most pointers kept, of eight bytes each.
+    pub pointers: usize,
+    /// Show keys of dicts, which are data of the program.
+    pub keys: bool,
+}
+
+/// Why holders were not looked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotLooked {
+    /// There is no interpreter.
+    #[error("not CPython{}", .0.as_ref().map(|name| format!(" (`{name}`)")).unwrap_or_default())]
+    NoPython(Option<String>),
+    /// It is none that is understood.
+    #[error("{0}")]
+    OtherPython(String),
+    /// It ended meanwhile.
+    #[error("the process has ended or runs another program now")]
+    Gone,
+}
+
+/// A block, and which of its place's holders hold it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundBlock {
+    /// Its address.
+    pub address: u64,
+    /// Indexes of its holders.
+    pub by: Vec<usize>,
+    /// Without a holder: only a ring of Python objects refers to it.
+    pub is_garbage: bool,
+}
+
+/// The blocks of a place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundPlace {
+    /// Paths, and whether each is sure.
+    pub holders: Vec<(String, bool)>,
+    /// The blocks that were searched for and that the pool has not got back.
+    pub blocks: Vec<FoundBlock>,
+}
+
+/// The outcome of a look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundPlaces {
+    /// In the order of the question.
+    pub places: Vec<FoundPlace>,
+    /// Memory was left out, at a bound: holders may be missing.
+    pub is_partial: bool,
+    /// Its cost.
+    pub effort: Effort,
+}
+
+/// Looks for the holders of blocks (address and size) of several places. One thread works; the process is not stopped.
+///
+/// # Errors
+///
+/// Why it was not looked at.
+pub fn of_places(process: &Process, places: &[Vec<(u64, u64)>], budget: Budget) -> Result<FoundPlaces, NotLooked> {
+    look(process, places, budget)
+}
+
+pub(super) fn look(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budget) -> Result<FoundPlaces, NotLooked> {
+    let begin = Instant::now();
+    let memory = Memory::new(source);
+    // Before the pass, which is the cost.
+    let python = Python::find(&memory).map_err(NotLooked::OtherPython)?;
+    let Some(python) = python else { return Err(NotLooked::NoPython(python::other_interpreter(source))) };
+    let ranges: Vec<_> =
+        places.iter().flatten().map(|(address, size)| *address..address.saturating_add((*size).max(1))).collect();
+    let until = Some(begin + budget.scan);
+    let limits = Limits { pointers: budget.pointers, threads: THREADS, until, ..Limits::default() };
+    let pointers = Pointers::of(source, &ranges, limits);
+    let heap = Heap::new(&memory, &pointers, Some(python.layout.pool_bytes()));
+    let mut graph = Graph::new(&memory, &pointers, &heap, Some(&python));
+    let pool = pool::find(&graph);
+    let mut states: HashMap<u64, bool> = HashMap::default();
+    if let Ok(pool) = &pool {
+        graph.skip(pool.own.iter().copied());
+        let sure = pool.blocks.iter().filter(|block| !pool.unsure.contains(&block.device));
+        states.extend(sure.map(|block| (block.address, block.is_live)));
+    }
+    let blocks = in_turn(places, &states);
+    let (held, _) = search_all(&graph, &blocks, PATHS, Instant::now() + budget.search);
+    if !source.is_same() {
+        return Err(NotLooked::Gone);
+    }
+    let figures = pointers.figures;
+    Ok(FoundPlaces {
+        places: by_place(places, held, budget.keys),
+        is_partial: figures.is_full || figures.left_out_bytes > 0,
+        effort: effort(&pointers, begin),
+    })
+}
+
+/// The first block of each place, then the second: at the end of the time each has some.
+fn in_turn(places: &[Vec<(u64, u64)>], states: &HashMap<u64, bool>) -> Vec<Block> {
+    let most = places.iter().map(Vec::len).max().unwrap_or(0);
+    let turn = |at: usize| places.iter().filter_map(move |place| place.get(at));
+    let block = |(address, size_bytes): &(u64, u64)| Block {
+        address: *address,
+        size_bytes: *size_bytes,
+        allocated_at: None,
+        is_free: states.get(address) == Some(&false),
+    };
+    (0..most).flat_map(turn).map(block).collect()
+}
+
+fn by_place(places: &[Vec<(u64, u64)>], held: Vec<Held>, keys: bool) -> Vec<FoundPlace> {
+    let held = held.into_iter().filter(|block| !matches!(block.state, State::Free | State::Changed));
+    let mut by_address: HashMap<u64, Held> = held.map(|block| (block.address, block)).collect();
+    if !keys {
+        for way in by_address.values_mut().flat_map(|block| &mut block.paths) {
+            way.trail = std::mem::take(&mut way.trail).without_keys();
+        }
+    }
+    let of = |place: &Vec<(u64, u64)>| {
+        let blocks: Vec<&Held> = place.iter().filter_map(|(address, _)| by_address.get(address)).collect();
+        let (holders, by) = group::by_way(&blocks, MAX_HOLDERS);
+        let found = blocks.iter().zip(by).map(|(block, by)| FoundBlock {
+            address: block.address,
+            is_garbage: by.is_empty() && block.state == State::Ring,
+            by,
+        });
+        let blocks = found.collect();
+        FoundPlace { holders: holders.into_iter().map(|holder| (holder.path, holder.is_sure)).collect(), blocks }
+    };
+    places.iter().map(of).collect()
+}

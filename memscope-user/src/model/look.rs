@@ -1,0 +1,70 @@
+//! Looks at the holders of live blocks, from outside of a living process.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{Block, LiveSum};
+
+/// When holders were looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LookedAt {
+    /// A request for memory had just failed.
+    FailedRequest,
+    /// While the program worked.
+    Running,
+    /// The program had begun to exit.
+    Exit,
+    /// The trace was about to end.
+    End,
+}
+
+/// A path from a variable of the program down to blocks.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct HolderPath {
+    /// `__main__.cache['layer0'][*]`; `*` stands for different numbers.
+    pub path: String,
+    /// False if it may be made of left-overs in memory.
+    pub is_sure: bool,
+    /// Blocks with this path, of those that were looked at.
+    pub blocks: u64,
+}
+
+/// What was found of the blocks of one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlaceLook {
+    /// One of the blocks, which stands for the place.
+    pub block: Block,
+    /// Live blocks of the place.
+    pub live: LiveSum,
+    /// Blocks that were looked at, and were live still when they had been.
+    pub looked_at_blocks: u64,
+    /// Their holders, the one with the most blocks first.
+    pub holders: Vec<HolderPath>,
+    /// Of these blocks those that only a ring of Python objects refers to.
+    pub garbage_blocks: u64,
+    /// Of these blocks those without a holder.
+    pub unknown_blocks: u64,
+}
+
+/// The outcome of a look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// Blocks of a place were looked at.
+    Place(Box<PlaceLook>),
+    /// Holders were not looked for, and why. Of process 0: of all processes without a look.
+    NotLooked(Arc<str>),
+}
+
+/// A look, or a part of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Its number; all places of a process that were looked at together have the same.
+    pub number: u32,
+    /// When.
+    pub at: LookedAt,
+    /// The outcome.
+    pub outcome: Looked,
+}
