@@ -135,7 +135,7 @@ def ask(
     question: str, *paths: _Path, rules: Optional[_Path] = None, since: Optional[float] = None, until: Optional[float] = None,
     progress: _Progress = None,
 ) -> Table:
-    """The answer to a question of the program, by the word of its command: "decompose", "peaks", "fragmentation". `rules` is a file that
+    """The answer to a question of the program, by its word in --analysis: "decompose", "peaks", "oom". `rules` is a file that
     names more owners, for questions about owners. The rest as for leaks(). ValueError: there is no such question.
     """
     if not isinstance(question, str):

@@ -17,6 +17,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let mut campaign = test::with_needs(host, cargo())?;
     campaign.args(["run", "--locked", "--quiet", "--package", "memscope-tests", "--bin", "faults", "--"]);
     // The stand-in: the program has the real BPF object.
-    campaign.env(bpf::OBJECT, bpf::stand_in()?).env(test::NO_STACKS, "true").env(test::REPORT, "details").env("MEMSCOPE_BUSY", "true");
+    campaign
+        .env(bpf::OBJECT, bpf::stand_in()?)
+        .env(test::NO_STACKS, "true")
+        .env(test::REPORT, "details")
+        .env("MEMSCOPE_BUSY", "true");
     run_command(campaign.args(arguments))
 }

@@ -38,6 +38,7 @@ mod scale;
 #[cfg(test)]
 pub(crate) mod script;
 pub mod select;
+mod set;
 pub mod settings;
 pub mod silent;
 pub mod sleep;
@@ -46,6 +47,7 @@ pub mod stepped;
 pub mod table;
 #[cfg(test)]
 mod up_to_exit;
+pub mod watched;
 
 pub(crate) use answer::Context;
 pub use answer::{Kind, Report, Subject};
@@ -66,8 +68,9 @@ pub use mark_leaks::MarkLeaksAnalysis;
 pub use named::Named;
 pub use oom::OomAnalysis;
 pub use peaks::PeaksAnalysis;
-pub use question::{Asked, Question, Questions, Sees};
+pub use question::{AnalysisBit, Asked, Automatic, FilesCommand, Question, Questions, Sees};
 pub use registry::Finding;
+pub use set::AnalysisSet;
 pub use settings::SettingsAnalysis;
 pub use silent::SilentAnalysis;
 pub use sleep::SleepAnalysis;
@@ -125,11 +128,11 @@ fn judging(growth: GrowthAnalysis) -> Judged {
 /// a filter splits these.
 #[must_use]
 pub fn beside_leaks(whole_pools: bool) -> Vec<Box<dyn Analysis>> {
-    let rules = Arc::new(RuleSet::builtin());
-    let pieces = whole_pools.then(|| FragmentationAnalysis::new(Arc::clone(&rules)));
-    let pieces =
-        pieces.map(|pieces| Box::new(Judged::default().silent().freezing(Box::new(pieces))) as Box<dyn Analysis>);
-    pieces.into_iter().chain([Box::new(OomAnalysis::new(rules)) as Box<dyn Analysis>]).collect()
+    let is_free = |question: &&Question| {
+        question.automatic == Automatic::Always && (whole_pools || question.sees != Sees::WholePools)
+    };
+    let silent = AnalysisSet::judging().silent();
+    Question::all().filter(is_free).fold(silent, |set, question| (question.add)(Asked::default(), set)).into_vec()
 }
 
 /// Leak analyses for files: by the marks with the text `mark` if it is given, else by steps, growth and what is live at the end.

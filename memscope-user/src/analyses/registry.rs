@@ -10,7 +10,7 @@ use super::concluded::LeftOut;
 use super::question::Question;
 use super::{
     by_stack, decompose, device_use, fluctuation, fragmentation, growth, held, held_by, inefficient, judged, ledger,
-    lifetimes, mark_leaks, oom, peaks, settings, silent, sleep, step_leaks,
+    lifetimes, mark_leaks, oom, peaks, settings, silent, sleep, step_leaks, watched,
 };
 use crate::model::StepsFrom;
 
@@ -84,9 +84,9 @@ macro_rules! kinds {
 
 kinds! {
     /// A request for memory failed.
-    Oom(oom::Oom) = "oom";
+    Oom(oom::Oom) = "oom", asked as oom::QUESTION;
     /// Leaks of steps.
-    StepLeaks(step_leaks::StepLeaks) = "step_leaks";
+    StepLeaks(step_leaks::StepLeaks) = "step_leaks", asked as step_leaks::QUESTION;
     /// Leaks between marks.
     MarkLeaks(mark_leaks::MarkLeaks) = "mark_leaks";
     /// Variation of use inside steps.
@@ -96,7 +96,7 @@ kinds! {
     /// What grows without end.
     Growth(growth::Growth) = "growth";
     /// Blocks held longer than they were used.
-    Inefficient(inefficient::Inefficient) = "inefficient";
+    Inefficient(inefficient::Inefficient) = "inefficient", asked as inefficient::QUESTION;
     /// Owners of the memory of a pool.
     Decompose(decompose::Decomposition) = "decompose", asked as decompose::QUESTION;
     /// Live memory at the peak.
@@ -121,6 +121,8 @@ kinds! {
     Silent(silent::Silent) = "silent";
     /// The driver's figures of a device.
     DeviceUse(device_use::DeviceUse) = "device_use";
+    /// What block watch found.
+    Watched(watched::Watched) = "watched";
 }
 
 fn write_kind<T: Registered + 'static>(context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {

@@ -13,7 +13,7 @@ use super::{
     error, input, page, terminal,
 };
 use crate::{
-    analyses::{Asked, Question, Sees},
+    analyses::{Asked, FilesCommand, Question, Sees},
     session::outputs::check_pools,
     sinks::report::Report,
 };
@@ -22,21 +22,26 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Ask {
     question: &'static Question,
+    /// Message for files without a finding.
+    none: &'static str,
     pub(super) args: OwnerArgs,
 }
 
-/// Questions whose command has no further options. `decompose` has.
-fn commands() -> impl Iterator<Item = &'static Question> {
-    Question::all().filter(|question| question.word != "decompose")
+/// Questions whose command has no further options, each with its help and the message for files without a finding.
+fn commands() -> impl Iterator<Item = (&'static Question, &'static str, &'static str)> {
+    Question::all().filter_map(|question| match question.command {
+        FilesCommand::Plain { about, none } => Some((question, about, none)),
+        FilesCommand::None | FilesCommand::Own => None,
+    })
 }
 
 impl Subcommand for Ask {
     fn augment_subcommands(command: Command) -> Command {
-        commands().fold(command, |command, question| {
+        commands().fold(command, |command, (question, about, _)| {
             let own = Command::new(question.word);
             let own = if question.names_owners { OwnerArgs::augment_args(own) } else { FileArgs::augment_args(own) };
             // After the options: each of these structs has a help of its own.
-            command.subcommand(own.about(question.about).long_about(None))
+            command.subcommand(own.about(about).long_about(None))
         })
     }
 
@@ -45,19 +50,20 @@ impl Subcommand for Ask {
     }
 
     fn has_subcommand(name: &str) -> bool {
-        commands().any(|question| question.word == name)
+        commands().any(|(question, ..)| question.word == name)
     }
 }
 
 impl FromArgMatches for Ask {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         let (word, matches) = matches.subcommand().ok_or_else(|| Error::new(ErrorKind::MissingSubcommand))?;
-        let question = Question::of(word).ok_or_else(|| Error::new(ErrorKind::InvalidSubcommand))?;
+        let known = commands().find(|(question, ..)| question.word == word);
+        let (question, _, none) = known.ok_or_else(|| Error::new(ErrorKind::InvalidSubcommand))?;
         if question.names_owners {
-            return Ok(Self { question, args: OwnerArgs::from_arg_matches(matches)? });
+            return Ok(Self { question, none, args: OwnerArgs::from_arg_matches(matches)? });
         }
         let FileArgs { files, json, select, html } = FileArgs::from_arg_matches(matches)?;
-        Ok(Self { question, args: OwnerArgs { files, rules: None, json, select, html } })
+        Ok(Self { question, none, args: OwnerArgs { files, rules: None, json, select, html } })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -67,7 +73,7 @@ impl FromArgMatches for Ask {
 }
 
 /// `WORD FILE…`.
-pub(super) fn run(Ask { question, args }: &Ask) -> ExitCode {
+pub(super) fn run(Ask { question, none, args }: &Ask) -> ExitCode {
     let blocks = args.select.blocks.filter(None);
     if question.sees == Sees::WholePools
         && let Err(reason) = check_pools(&blocks)
@@ -85,11 +91,11 @@ pub(super) fn run(Ask { question, args }: &Ask) -> ExitCode {
             Sees::All | Sees::WholePools => args.select.window(),
         };
         let filter = args.select.blocks.filter(Some(&rules));
-        let analysis = question.alone(Asked { rules: Arc::clone(&rules), filter });
-        let outcome = input::read(&args.files, selection, vec![analysis])?;
+        let analyses = question.alone(Asked { rules: Some(Arc::clone(&rules)), filter, ..Asked::default() });
+        let outcome = input::read(&args.files, selection, analyses)?;
         input::print(&outcome, Report { step_hint: false, ..Report::default() }, args.json)?;
         if outcome.findings.is_empty() && !args.json {
-            terminal::print_line(question.none).context("cannot print the report")?;
+            terminal::print_line(none).context("cannot print the report")?;
         }
         page::also(&args.html, &args.files, args.rules.as_deref(), &args.select)
     })

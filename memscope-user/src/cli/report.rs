@@ -13,7 +13,7 @@ use crate::{
     os::secure_env,
     overview::{self, Failed, Gate, Overview},
     pipeline::Outcome,
-    session::outputs::leaks_wanted,
+    session::outputs::compares_steps,
     sinks::{self, report::Report},
 };
 
@@ -41,7 +41,7 @@ pub(super) fn print(
         return terminal::print_json(|mut out| sinks::report::write_json(&outcome.findings, &outcome.end, &mut out));
     }
     let leak_blocks = args.leak_blocks || args.verbose;
-    let report = Report { step_hint: leaks_wanted(&args.options()), leak_blocks, ..Report::default() };
+    let report = Report { step_hint: compares_steps(&args.options()), leak_blocks, ..Report::default() };
     print_text(args.report(), report, (&outcome.findings, &outcome.end), file)
 }
 

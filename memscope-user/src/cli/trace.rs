@@ -26,7 +26,11 @@ use super::{
     terminal,
 };
 use crate::{
-    analyses::{Finding, sample::Sample},
+    analyses::{
+        Finding,
+        sample::Sample,
+        watched::{self, Watched},
+    },
     error_chain,
     follow::spawn::{RunAs, SpawnError},
     os::capabilities,
@@ -250,7 +254,9 @@ impl Console {
         let printed = match &results.outcome {
             Some(outcome) if !results.never_ran => {
                 let mut collect = self.collect.clone();
-                collect.analysis.chosen.leaks &= results.traced_any;
+                if !results.traced_any {
+                    collect.analysis.chosen = collect.analysis.chosen.without("leaks");
+                }
                 let found = report::is_failed(&collect.fail_on, &outcome.findings, &outcome.end);
                 self.found.store(found, Ordering::Relaxed);
                 report::print(&collect, outcome, results.selected_none, results.capture.as_deref())
@@ -286,17 +292,19 @@ impl Console {
     }
 
     /// Prints what block watch found, behind the report.
-    fn print_watched(&self, text: &str) -> io::Result<()> {
+    fn print_watched(&self, found: &[Watched]) -> io::Result<()> {
         const TITLE: &str =
             "\nBlock watch (it changes when things happen: what depends on timing may look different without it)";
         // Machines read the report alone.
         if self.collect.json {
-            terminal::say_lines(text.as_bytes());
+            let mut text = Vec::new();
+            watched::write(found, &mut text)?;
+            terminal::say_lines(&text);
             return Ok(());
         }
         terminal::print(|out| {
             writeln!(out, "{TITLE}")?;
-            out.write_all(text.as_bytes())
+            watched::write(found, out)
         })
     }
 }
@@ -399,7 +407,7 @@ impl Listener for Console {
             let text = disk_text(files.disk, files.took, files.free_bytes);
             message(self.level(), LogLevel::Info, format_args!("{text}"));
         }
-        let watched = results.watched.as_deref().map_or(Ok(()), |text| self.print_watched(text));
+        let watched = results.watched.as_deref().map_or(Ok(()), |found| self.print_watched(found));
         // A failure does not prevent the others.
         for (what, result) in [("cannot print the report", shown), ("cannot print what was watched", watched)] {
             if let Err(failure) = result {

@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(of("memscope-bpf -- python x.py"), None);
         let analyses = |typed: &str| accepted(typed).trace.collect.analysis.chosen;
         assert_eq!(analyses("msmemscope python x.py"), session::Analyses::default());
-        assert_eq!(analyses("memscope-bpf -- python x.py"), session::Analyses::AUTOMATIC);
+        assert_eq!(analyses("memscope-bpf -- python x.py"), session::Analyses::automatic());
         let options = |typed: &str| {
             let trace = accepted(typed).trace;
             let output = trace.writing(session::Traced::Processes(vec![12])).expect("options").output;

@@ -200,21 +200,19 @@ impl FromStr for Analyses {
         let mut none = false;
         for item in items(text) {
             match item {
-                "auto" => (found.leaks, found.cheap) = (true, true),
-                "leaks" => found.leaks = true,
-                "decompose" => found.decompose = true,
-                "inefficient" => found.inefficient = true,
-                "oom" => found.oom = Some(DEFAULT_BLOCKS),
-                "peaks" => found.peaks = true,
-                "fragmentation" => found.fragmentation = true,
+                "auto" => found = Chosen { cheap: true, ..found.with("leaks") },
                 "none" => none = true,
-                word if found.questions.add(word) => {}
-                other => match other.strip_prefix("oom:").map(str::parse) {
-                    Some(Ok(blocks @ 1..=1000)) => found.oom = Some(blocks),
-                    Some(_) => return Err(format!("`{other}`: the number of blocks must be in [1, 1000]")),
-                    None => {
-                        return Err(format!("`{other}` is not one of {}", words_of_analyses()));
+                word if found.questions.add(word) => {
+                    if takes_count(word) {
+                        found.oom_blocks = DEFAULT_BLOCKS;
                     }
+                }
+                other => match other.split_once(':').filter(|(word, _)| takes_count(word)) {
+                    Some((word, count)) => match count.parse() {
+                        Ok(blocks @ 1..=1000) => found = Chosen { oom_blocks: blocks, ..found.with(word) },
+                        _ => return Err(format!("`{other}`: the number of blocks must be in [1, 1000]")),
+                    },
+                    None => return Err(format!("`{other}` is not one of {}", words_of_analyses())),
                 },
             }
         }
@@ -223,19 +221,17 @@ impl FromStr for Analyses {
     }
 }
 
+/// Whether a number of blocks may follow the word.
+fn takes_count(word: &str) -> bool {
+    Question::of(word).is_some_and(|question| !question.parameter.is_empty())
+}
+
 /// The words of `--analysis`.
 pub(super) fn words_of_analyses() -> String {
-    let others = |word: &&str| *word != "decompose";
-    let words = Question::all().map(|question| question.word).filter(others);
-    let first = [
-        "auto (leaks; oom and fragmentation as far as they cost no probe)",
-        "leaks",
-        "decompose",
-        "inefficient",
-        "oom[:K]",
-    ]
-    .into_iter();
-    first.chain(words).chain(["none"]).collect::<Vec<_>>().join(", ")
+    const AUTO: &str = "auto (leaks; oom and fragmentation as far as they cost no probe)";
+    let word = |question: &Question| format!("{}{}", question.word, question.parameter);
+    let words = Question::all_for_users().into_iter().map(word);
+    [AUTO.to_owned()].into_iter().chain(words).chain(["none".to_owned()]).collect::<Vec<_>>().join(", ")
 }
 
 /// `--call-stack`: depths, where asked for.

@@ -3,6 +3,7 @@
 //! Sinks write it, `input` reads it back; neither knows the other.
 
 pub(crate) mod number;
+pub(crate) mod row;
 pub(crate) mod stack_cell;
 pub(crate) mod text;
 

@@ -3,9 +3,9 @@
 use super::advice::{Advised, Hint, advise};
 use super::card::{About, Card, Level, NotJudged, Rule};
 use crate::analyses::{
-    Finding, decompose::Decomposition, device_use::DeviceUse, fragmentation::Fragmentation, growth::Growth, held::Held,
-    inefficient::Inefficient, judged::Span, ledger::Ledger, oom::Oom, peaks::Peak, settings::Settings, sleep::Sleeps,
-    step_leaks::StepLeaks,
+    Finding, Kind as _, decompose::Decomposition, device_use::DeviceUse, fragmentation::Fragmentation, growth::Growth,
+    held::Held, inefficient::Inefficient, judged::Span, ledger::Ledger, oom::Oom, peaks::Peak, settings::Settings,
+    sleep::Sleeps, step_leaks::StepLeaks,
 };
 use crate::model::{Confidence, Device, RunEnd, Setting, Stacks};
 use crate::printable::OneLine;
@@ -26,31 +26,28 @@ pub(super) struct Facts<'a> {
 }
 
 macro_rules! kinds {
-    ($($name:ident: $kind:ident($type:ty);)*) => {
+    ($($name:ident: $type:ty;)*) => {
         impl<'a> Facts<'a> {
             $(pub(super) fn $name(&self) -> impl Iterator<Item = &'a $type> {
-                self.findings.iter().filter_map(|finding| match finding {
-                    Finding::$kind(found) => Some(found),
-                    _ => None,
-                })
+                self.findings.iter().filter_map(|finding| <$type>::of(finding))
             })*
         }
     };
 }
 
 kinds! {
-    ooms: Oom(Oom);
-    step_leaks: StepLeaks(StepLeaks);
-    growths: Growth(Growth);
-    ledgers: Ledger(Ledger);
-    peaks: Peak(Peak);
-    pieces: Fragmentation(Fragmentation);
-    owners: Decompose(Decomposition);
-    uses: Inefficient(Inefficient);
-    held: Held(Held);
-    spans: Span(Span);
-    settings: Settings(Settings);
-    sleeps: Sleeps(Sleeps);
+    ooms: Oom;
+    step_leaks: StepLeaks;
+    growths: Growth;
+    ledgers: Ledger;
+    peaks: Peak;
+    pieces: Fragmentation;
+    owners: Decomposition;
+    uses: Inefficient;
+    held: Held;
+    spans: Span;
+    settings: Settings;
+    sleeps: Sleeps;
 }
 
 impl<'a> Facts<'a> {

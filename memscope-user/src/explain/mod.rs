@@ -25,9 +25,10 @@ use std::sync::Arc;
 pub use self::card::{Advice, Card, Level, NotJudged, Rule};
 use self::facts::{Facts, Out};
 use crate::analyses::decompose::RuleSet;
+use crate::analyses::device_use::DeviceUse;
 use crate::analyses::{
     self, Analysis, DecomposeAnalysis, DeviceUseAnalysis, Finding, FragmentationAnalysis, HeldAnalysis, HeldByAnalysis,
-    InefficientAnalysis, LedgerAnalysis, OomAnalysis, PeaksAnalysis, SettingsAnalysis, SleepAnalysis,
+    InefficientAnalysis, Kind as _, LedgerAnalysis, OomAnalysis, PeaksAnalysis, SettingsAnalysis, SleepAnalysis,
 };
 use crate::model::RunEnd;
 
@@ -92,13 +93,10 @@ pub fn explain(findings: &[Finding], end: &RunEnd) -> Explanation {
     let mut by_process: BTreeMap<u32, Vec<&Finding>> = BTreeMap::new();
     let mut devices = Vec::new();
     for finding in findings {
-        match finding {
-            Finding::DeviceUse(found) => devices.push(found),
-            _ => {
-                if let Some(pid) = finding.subject().and_then(|subject| subject.pid) {
-                    by_process.entry(pid).or_default().push(finding);
-                }
-            }
+        if let Some(found) = DeviceUse::of(finding) {
+            devices.push(found);
+        } else if let Some(pid) = finding.subject().and_then(|subject| subject.pid) {
+            by_process.entry(pid).or_default().push(finding);
         }
     }
     let mut explanation = Explanation::default();

@@ -1,9 +1,16 @@
-//! Puts the probe rows into the mapped files of a process; `plan` decides where, `choice` which.
+//! Puts the probe rows into the mapped files of a process; `plan` decides where, `choice` which, `names` in which files.
 
 mod choice;
+mod images;
+mod library;
+mod names;
+mod operators;
 mod plan;
 
-pub use choice::RowChoice;
+pub use self::choice::RowChoice;
+pub use self::library::{Library, LibraryOps, Placed};
+#[cfg(feature = "cli")]
+pub(crate) use self::names::is_vendor_library;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,10 +21,11 @@ use std::{
 };
 
 use memscope_common::{
-    Fetch, ProbeRow,
-    config::{IMAGE_LOADER, IMAGE_OPEN, ImageKey, MINOR_BITS},
-    row::MAX_VALUES,
+    ProbeRow,
+    config::{IMAGE_OPEN, ImageKey},
 };
+
+use self::{images::image_key, operators::OpRow, plan::Plan};
 
 use super::ahead::{Found, Needs, file_id};
 use crate::{
@@ -27,21 +35,18 @@ use crate::{
     },
     capture::Note,
     error_chain,
-    kernel::{Kernel, KernelError, ObjectPoint, Point, features::LinkMode, same_file::Likeness, semaphore::Place},
+    kernel::{Kernel, KernelError, features::LinkMode, same_file::Likeness, semaphore::Place},
     locate::{
-        hidden::{Cache, Evidence},
+        hidden::Cache,
         mstx_copies,
-        ops::{self, OpsChoice, OpsFigures, OpsOptions, OpsPlan},
-        site::{self, Site, SiteCost},
+        ops::{OpsChoice, OpsOptions},
+        site,
     },
     os::{
         elf::ElfFile,
         maps::{FileId, Mapped, mapped_files},
     },
-    probes::{
-        AtbCall, CallKind, Layer, ProbeSpec, RowInfo, ScriptCall, TorchCall,
-        ops::{CATCH, CXX_LIBRARY, TORCH_LIBRARY},
-    },
+    probes::{Layer, ProbeSpec, RowInfo},
     regular,
 };
 
@@ -54,105 +59,6 @@ const MAX_WITHOUT_COPY: usize = 1 << 16;
 const MAX_LOOKED: usize = 256;
 /// Rows kept back for loaders. A system has one or two: the host's, and one per kind of container.
 const LOADER_ROWS: u16 = 4;
-
-/// A placed probe.
-#[derive(Clone, Debug)]
-pub struct Placed {
-    /// Row number.
-    pub row: u16,
-    /// Function.
-    pub symbol: String,
-    /// Where in the file the probe sits, in bytes.
-    pub file_offset: u64,
-    /// The chosen instruction.
-    pub site: Site,
-    /// Whether the return is probed too.
-    pub with_return: bool,
-    /// Start of the function and the evidence for it, if the library does not export it.
-    pub located: Option<(u64, Evidence)>,
-    /// Number of the function's own return instructions that are probed too.
-    pub own_returns: usize,
-    /// Cost of a hit at one of them, or at the probe that replaces them.
-    pub return_cost: SiteCost,
-}
-
-impl Placed {
-    /// Whether a call makes the kernel single-step an instruction.
-    #[must_use]
-    pub const fn is_stepped(&self) -> bool {
-        self.site.cost.is_stepped() || self.own_returns > 0 && self.return_cost.is_stepped()
-    }
-
-    /// Estimated cost of the probes per call, in microseconds: entry and return.
-    #[must_use]
-    pub const fn price_us(&self) -> f64 {
-        let back = if self.own_returns > 0 {
-            self.return_cost.price_us()
-        } else if self.with_return {
-            SiteCost::Emulated.price_us()
-        } else {
-            0.0
-        };
-        self.site.cost.price_us() + back
-    }
-}
-
-/// The result for one file.
-#[derive(Clone, Debug)]
-pub struct Library {
-    /// Path as the first process that mapped it sees it.
-    pub path: PathBuf,
-    /// Probes in it.
-    pub placed: Vec<Placed>,
-    /// Functions that it does not define.
-    pub absent: Vec<&'static str>,
-    /// Functions that it does not export and that were not found, and why.
-    pub not_located: Vec<(&'static str, String)>,
-    /// Why it could not be probed, wholly or in part.
-    pub error: Option<String>,
-    /// It may not be opened, so none of its functions are traced.
-    pub denied: bool,
-    /// Operators in it.
-    pub ops: Option<LibraryOps>,
-    /// It has a copy of mstx with functions that cannot be found. Only searched by planners.
-    pub hidden_copy: bool,
-    /// Probed functions and their thunks that hold a copy, so that calls bypass the probe. Only searched by planners.
-    pub bypassed: Vec<(String, String)>,
-    /// Another name of the same file: its probes cover this one, which has none of its own.
-    pub same_as: Option<PathBuf>,
-}
-
-/// Operators of one library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LibraryOps {
-    /// Probed operators.
-    pub probed: usize,
-    /// Probes in all.
-    pub probes: usize,
-    /// Whether their tensors can be read.
-    pub with_tensors: bool,
-    /// Numbers of operators left out.
-    pub figures: OpsFigures,
-}
-
-impl Library {
-    pub(crate) fn at(path: &Path) -> Self {
-        let (placed, absent, not_located) = (Vec::new(), Vec::new(), Vec::new());
-        let path = path.to_path_buf();
-        Self {
-            path,
-            placed,
-            absent,
-            not_located,
-            error: None,
-            denied: false,
-            ops: None,
-            hidden_copy: false,
-            bypassed: Vec::new(),
-            same_as: None,
-        }
-    }
-}
 
 /// Places rows, each file once.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -203,36 +109,11 @@ pub struct Libraries {
     unannounced: Vec<(Place, File, PathBuf)>,
 }
 
-/// Key of a row of operators.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct OpRow {
-    when: u8,
-    param: i64,
-    fetch: [Fetch; MAX_VALUES],
-}
-
 /// A file with probes.
 struct Probed {
     likeness: Likeness,
     file: File,
     path: PathBuf,
-}
-
-/// Plans the probes without a kernel: for `doctor` and for [`Libraries::attach`].
-struct Plan {
-    library: Library,
-    points: Vec<Point>,
-    ops: OpsPlan,
-    presence: Option<Place>,
-    likeness: Option<Likeness>,
-    file: Option<File>,
-}
-
-impl Plan {
-    fn new(path: &Path) -> Self {
-        let (library, ops) = (Library::at(path), OpsPlan::default());
-        Self { library, points: Vec::new(), ops, presence: None, likeness: None, file: None }
-    }
 }
 
 impl Libraries {
@@ -432,13 +313,6 @@ impl Libraries {
         Ok(None)
     }
 
-    /// Makes an examined file known to the kernel side, if it is kept open.
-    fn note_open(&mut self, id: FileId, library: &Library) {
-        if library.error.is_none() && library.same_as.is_none() {
-            self.new_images.push(image_key(id, IMAGE_OPEN));
-        }
-    }
-
     /// Probes a file before any process has mapped it.
     pub fn attach_path(&mut self, kernel: &mut Kernel, path: &Path) -> Result<Option<Library>, KernelError> {
         use std::os::unix::fs::MetadataExt as _;
@@ -457,27 +331,6 @@ impl Libraries {
         self.note_open(id, &library);
         self.files.insert(id, library.clone());
         Ok(Some(library))
-    }
-
-    /// Makes a probed loader known to the kernel side.
-    fn note_loader(&mut self, id: FileId, library: &Library) {
-        if is_probed_loader(library) {
-            self.new_images.push(image_key(id, IMAGE_LOADER));
-        }
-    }
-
-    /// Loaders that were probed, and files kept open, since the last call. Some file systems give files other numbers
-    /// than the kernel has for them.
-    pub fn take_images(&mut self) -> impl Iterator<Item = ImageKey> + use<> {
-        std::mem::take(&mut self.new_images).into_iter()
-    }
-
-    /// Whether the loader that a process has mapped is probed.
-    #[must_use]
-    pub fn has_probed_loader(&self, pid: u32) -> bool {
-        let mapped = mapped_files(pid).unwrap_or_default();
-        let mut loaders = mapped.iter().filter(|mapped| is_loader(mapped.file_name())).peekable();
-        loaders.peek().is_some() && loaders.all(|mapped| self.files.get(&mapped.id).is_some_and(is_probed_loader))
     }
 
     /// Announces the tracer to scripts, once their processes are traced. Returns files for which that failed.
@@ -514,23 +367,6 @@ impl Libraries {
         Ok(self.plan_file(None, path, Ok(file)).map_err(io::Error::other)?.library)
     }
 
-    fn is_wanted(&self, mapped: &Mapped) -> bool {
-        self.is_wanted_name(mapped.file_name())
-    }
-
-    /// Whether a file of this name is probed for the end of its process alone.
-    fn is_of_process(&self, name: &str) -> bool {
-        let of_file = || self.rows.iter().filter(|(_, spec)| matches(spec, name));
-        of_file().next().is_some() && of_file().all(|(_, spec)| spec.layer == Layer::Process)
-    }
-
-    fn is_wanted_name(&self, name: &str) -> bool {
-        is_loader(name)
-            || self.has_ops(name)
-            || self.has_catch(name)
-            || self.rows.iter().any(|(_, spec)| self.takes(spec) && matches(spec, name))
-    }
-
     /// Whether to search a file without a known name for a copy of mstx. Once for each file.
     fn may_have_copy(&mut self, mapped: &Mapped, pid: u32) -> bool {
         if self.mstx_tool || self.without_copy.len() >= MAX_WITHOUT_COPY {
@@ -545,28 +381,6 @@ impl Libraries {
             self.without_copy.insert(key);
         }
         may
-    }
-
-    /// Whether to search this file for operators.
-    fn has_ops(&self, file_name: &str) -> bool {
-        self.ops.choice.torch() && is_library(file_name, TORCH_LIBRARY)
-    }
-
-    /// Whether exceptions are caught through this file.
-    fn has_catch(&self, file_name: &str) -> bool {
-        self.ops.choice.torch() && is_library(file_name, CXX_LIBRARY)
-    }
-
-    /// Whether to place the row.
-    fn takes(&self, spec: &ProbeSpec) -> bool {
-        if self.mstx_tool && spec.is_stand_in() {
-            return false;
-        }
-        match spec.meaning {
-            CallKind::Atb(AtbCall::Tensors) => self.ops.accesses && self.serves_arrays,
-            CallKind::Script(ScriptCall::TraceRows) => self.serves_arrays,
-            _ => spec.layer != Layer::Ops || self.watches || self.ops.choice.npu(),
-        }
     }
 
     fn attach_file(
@@ -613,43 +427,6 @@ impl Libraries {
     fn same(&self, kernel: &mut Kernel, likeness: &Likeness, file: &File) -> Option<PathBuf> {
         let mut alike = self.probed.iter().filter(|known| known.likeness == *likeness);
         alike.find(|known| likeness.is_same(kernel, &known.file, file)).map(|known| known.path.clone())
-    }
-
-    /// Gives the operators of a library their numbers and rows, and writes notes of both.
-    fn number_ops(&mut self, kernel: &mut Kernel, plan: OpsPlan) -> Result<Vec<ObjectPoint>, KernelError> {
-        if plan.points.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut rows = Vec::with_capacity(plan.rows.len());
-        for (row, meaning) in &plan.rows {
-            rows.push(self.op_row(kernel, row, *meaning)?);
-        }
-        let first = self.next_op;
-        self.next_op = first.saturating_add(plan.ops.len() as u32);
-        if !plan.ops.is_empty() {
-            self.note(Note::Operators { first, layout: plan.layout, operators: plan.ops });
-        }
-        let point = |point: &ops::OpPoint| {
-            Some(ObjectPoint {
-                row: *rows.get(point.row)?,
-                detail: first.checked_add(point.op as u32)?,
-                file_offset: point.file_offset,
-            })
-        };
-        Ok(plan.points.iter().filter_map(point).collect())
-    }
-
-    fn op_row(&mut self, kernel: &mut Kernel, row: &ProbeRow, meaning: CallKind) -> Result<u16, KernelError> {
-        let key = OpRow { when: row.when, param: row.param, fetch: row.fetch };
-        if let Some(number) = self.op_rows.get(&key) {
-            return Ok(*number);
-        }
-        let number = kernel.add_row(row)?;
-        self.op_rows.insert(key, number);
-        let symbol = if meaning == CallKind::Torch(TorchCall::Catch) { CATCH } else { "at::_ops" }.to_owned();
-        let info = RowInfo { layer: Layer::Ops, symbol, meaning, fields: Vec::new(), pool: None, own_return: false };
-        self.note(Note::Rows { first: number, rows: vec![info] });
-        Ok(number)
     }
 
     fn note(&self, note: Note) {
@@ -702,49 +479,6 @@ fn by_importance(
     specs.sort_by_key(|spec| spec.layer);
     let unserved = specs.split_off(specs.len().min(room));
     (specs, unserved)
-}
-
-/// `libfoo.so` matches `libfoo.so` and `libfoo.so.1`.
-///
-/// One `*` in the name matches anything.
-pub(super) fn matches(spec: &ProbeSpec, file_name: &str) -> bool {
-    spec.libraries.iter().any(|library| is_library(file_name, library))
-}
-
-/// Whether a file of this name is of the Ascend stack. The C library and Python are not.
-#[cfg(feature = "cli")]
-pub(crate) fn is_vendor_library(file_name: &str) -> bool {
-    static NAMES: std::sync::LazyLock<std::collections::BTreeSet<&str>> = std::sync::LazyLock::new(|| {
-        let specs = backend::builtin().filter(|spec| spec.layer != Layer::Process);
-        specs.flat_map(|spec| spec.libraries.iter().copied()).collect()
-    });
-    file_name.contains(".so") && NAMES.iter().any(|library| is_library(file_name, library))
-}
-
-fn is_library(file_name: &str, library: &str) -> bool {
-    let is_version = |rest: &str| rest.is_empty() || rest.starts_with('.');
-    match library.split_once('*') {
-        None => file_name.strip_prefix(library).is_some_and(is_version),
-        Some((head, tail)) => file_name.strip_prefix(head).is_some_and(|rest| {
-            rest.match_indices(tail).any(|(at, _)| rest.get(at + tail.len()..).is_some_and(is_version))
-        }),
-    }
-}
-
-fn image_key(id: FileId, kind: u32) -> ImageKey {
-    ImageKey { inode: id.inode, device: id.device.0 << MINOR_BITS | id.device.1, kind, generation: 0, size: 0 }
-}
-
-/// Whether a file is a probed loader, under this name or another.
-fn is_probed_loader(library: &Library) -> bool {
-    let name = library.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    is_loader(name) && (!library.placed.is_empty() || library.same_as.is_some())
-}
-
-/// glibc's and musl's dynamic loaders.
-fn is_loader(file_name: &str) -> bool {
-    (file_name.starts_with("ld-linux") || file_name.starts_with("ld-musl") || file_name.starts_with("ld-2."))
-        && file_name.contains(".so")
 }
 
 /// Reads a file from its beginning, wherever its cursor is.

@@ -21,11 +21,12 @@ use self::split::{Parted, Split, Splitter, bare_mark, content, nth_comma, part, 
 use super::attr::Attr;
 use super::cell::{Digits, Fault, plain_number};
 use super::error::Tally;
-use super::row::{Cells, DumpRow, Known, Understood, understand};
+use super::row::{Cells, Known, Understood, understand};
 use super::runs::{Place, Run, Runs};
 use super::stack_table::StackTable;
 use super::window::Window;
 use super::{BadRow, InputError, Notes};
+use crate::dump_format::row::DumpRow;
 use crate::dump_format::{COLUMNS, stack_cell::TABLE_COLUMNS};
 use crate::model::Kept;
 use crate::regular;

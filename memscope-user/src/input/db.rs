@@ -16,10 +16,11 @@ use tempfile::TempDir;
 use super::attr::Attr;
 use super::cell::{Digits, Fault, plain_number};
 use super::error::Tally;
-use super::row::{Cells, DumpRow, Known, Understood, understand};
+use super::row::{Cells, Known, Understood, understand};
 use super::runs::{Place, Run, Runs};
 use super::stack_table::{StackTable, Stacks};
 use super::{BadRow, InputError, Notes};
+use crate::dump_format::row::DumpRow;
 use crate::dump_format::{
     COLUMNS,
     stack_cell::{TABLE_COLUMNS as STACK_COLUMNS, TABLE_NAME as STACK_TABLE},

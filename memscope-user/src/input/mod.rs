@@ -1,8 +1,8 @@
 //! Offline input: dumps of ours and of msMemScope, CSV or SQLite, and captures, as the events of a live trace.
 //!
 //! ```text
-//! csv, db ─▶ row ─▶ runs or sort ─▶ repair ─▶ rebuild ─▶ analyses
-//! capture ─▶ pipeline ─────────────────────────────────▶ analyses
+//! csv, db ─▶ row ─▶ runs or sort ─▶ repair ─▶ pipeline ─▶ analyses
+//! capture ──────────────────────────────────▶ pipeline ─▶ analyses
 //! ```
 //!
 //! Inputs are opened for reading only and never changed. Rows may be in any order (msMemScope writes those of a block
@@ -20,7 +20,6 @@ mod identity;
 mod notes;
 mod pack;
 mod progress;
-mod rebuild;
 mod repair;
 mod row;
 mod runs;
@@ -41,17 +40,16 @@ use self::csv::CsvReader;
 use self::db::Database;
 use self::identity::Identities;
 use self::progress::Teller;
-use self::rebuild::Rebuild;
 use self::repair::Repair;
-use self::row::DumpRow;
 use self::runs::Merged;
 use self::sort::{Sorted, Sorter};
 use crate::analyses::select::{Selected, Selection};
 use crate::analyses::{Analysis, Finding, Observer};
 use crate::capture::format::MAGIC;
+use crate::dump_format::row::DumpRow;
 use crate::dump_format::stack_cell::TABLE_PREFIX;
-use crate::model::{Event, Kept, RunEnd};
-use crate::pipeline::{self, Audience, PipelineConfig, ReplayReport};
+use crate::model::{Kept, RunEnd};
+use crate::pipeline::{self, Audience, Dumped, DumpedOutcome, PipelineConfig, ReplayReport};
 use crate::regular;
 
 pub(crate) use db::with_suffix;
@@ -212,39 +210,26 @@ fn run_dumps(
     audience: Audience,
     watcher: &mut Watcher,
 ) -> Result<Outcome, InputError> {
-    let Audience { mut analyses, mut observers, .. } = audience;
-    let mut end = RunEnd::default();
-    let mut observe = |event: &Event| {
-        if end.start_ns == 0 {
-            end.start_ns = event.time_ns;
-        }
-        end.time_ns = end.time_ns.max(event.time_ns);
-        for analysis in &mut analyses {
-            analysis.observe(event);
-        }
-        for observer in &mut observers {
-            observer.observe(event);
-        }
-    };
+    let mut dumped = Dumped::new(audience);
+    let mut take = |row| dumped.row(row);
     let (merged, identities) = Merged::find(dumps, formats, &kept, watcher)?;
     let mut notes = match merged {
-        Some(merged) => each_event_as_it_lies(merged, watcher, &mut observe)?,
-        None => each_event((dumps, formats), &kept, (&identities, Sorter::default), watcher, &mut observe)?,
+        Some(merged) => each_row_as_it_lies(merged, watcher, &mut take)?,
+        None => each_row_in_order((dumps, formats), &kept, (&identities, Sorter::default), watcher, &mut take)?,
     };
+    let DumpedOutcome { findings, end, doubts } = dumped.finish();
     notes.renamed = identities.renamed;
-    for observer in &mut observers {
-        observer.finish(&end);
-    }
-    let findings = analyses.iter_mut().flat_map(|analysis| analysis.finish(&end)).collect();
+    notes.contradictions += doubts.contradictions;
+    notes.unmatched_frees += doubts.unmatched_frees;
     Ok(Outcome { findings, end, notes, replay: None, nothing_selected: false, kept })
 }
 
-/// Calls `out` with the events of dumps that are in order. A separate thread reads them, as that takes as long as their
+/// Gives the rows of dumps that are in order to `take`. A separate thread reads them, as that takes as long as their
 /// processing.
-fn each_event_as_it_lies(
+fn each_row_as_it_lies(
     merged: Merged,
     watcher: &mut Watcher,
-    out: &mut dyn FnMut(&Event),
+    take: &mut dyn FnMut(DumpRow),
 ) -> Result<Notes, InputError> {
     let mut teller = Teller::new(watcher, Stage::Analysing, merged.rows);
     let (send, receive) = mpsc::sync_channel::<Vec<DumpRow>>(BATCHES);
@@ -264,31 +249,27 @@ fn each_event_as_it_lies(
         };
         let reader = thread::Builder::new().name("memscope-read".to_owned());
         let reader = reader.spawn_scoped(scope, read).map_err(InputError::Thread)?;
-        let (mut rebuild, mut notes, mut done) = (Rebuild::default(), Notes::default(), 0);
-        for row in receive.into_iter().flatten() {
-            done += 1;
+        for (done, row) in (1..).zip(receive.into_iter().flatten()) {
             teller.at(done);
-            rebuild.row(row, &mut notes, out);
+            take(row);
         }
-        notes.add(reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
-        rebuild.finish(out);
-        Ok(notes)
+        reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
-/// Gives the events of dumps in any order to `out`, in order.
-fn each_event(
+/// Gives the rows of dumps in any order to `take`, in order.
+fn each_row_in_order(
     (dumps, formats): (&[PathBuf], &[Format]),
     kept: &Kept,
     (identities, sorter): (&Identities, impl Fn() -> Sorter),
     watcher: &mut Watcher,
-    out: &mut dyn FnMut(&Event),
+    take: &mut dyn FnMut(DumpRow),
 ) -> Result<Notes, InputError> {
     let mut notes = Notes::default();
     let mut pids = BTreeSet::new();
     let mut rows = sorter();
     let mut sequence = 0;
-    let mut take = |row: DumpRow| {
+    let mut sort = |row: DumpRow| {
         let row = DumpRow { pid: identities.of(row.file, row.pid), ..row };
         if pids.len() < 2 {
             pids.insert(row.pid);
@@ -297,14 +278,13 @@ fn each_event(
         rows.push([row.pid.into(), row.id, row.time_ns, sequence], |bytes| pack::pack(&row, bytes))
             .map_err(InputError::Sort)
     };
-    each_row((dumps, formats), kept, &mut notes, watcher, &mut take)?;
+    each_row((dumps, formats), kept, &mut notes, watcher, &mut sort)?;
     let mut in_order = InOrder::new(rows.finish().map_err(InputError::Sort)?);
-    let mut rebuild = Rebuild::default();
     if pids.len() < 2 {
         let mut teller = Teller::new(watcher, Stage::Analysing, sequence);
         while let Some(row) = in_order.next(&mut notes)? {
             teller.at(notes.rows);
-            rebuild.row(row, &mut notes, out);
+            take(row);
         }
     } else {
         // Time runs forward within each process now, so sorting by it mixes processes and nothing else.
@@ -322,10 +302,9 @@ fn each_event(
                 break;
             }
             teller.at(done);
-            rebuild.row(pack::unpack(&bytes), &mut notes, out);
+            take(pack::unpack(&bytes));
         }
     }
-    rebuild.finish(out);
     Ok(notes)
 }
 

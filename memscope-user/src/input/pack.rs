@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::row::{DumpRow, Kind, Texts};
 use crate::backend::Backend;
+use crate::dump_format::row::{DumpRow, Kind, Texts};
 use crate::model::{AccessKind, AllocApi, Device, Module, Name, OpPhase, PageType, Pool, Stack, Stacks};
 
 /// Pools, by the number that stands for them.

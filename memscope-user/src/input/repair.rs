@@ -1,7 +1,7 @@
 //! Rows of one process as they should have been: each once, with times that never run back.
 
 use super::Notes;
-use super::row::DumpRow;
+use crate::dump_format::row::DumpRow;
 
 /// Takes the rows of one process by number, and gives them back one behind.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! One row of a dump of any tool: checked, and reduced to the needs of events.
+//! The cells of a dump's row, of any tool: checked, and reduced to a [`DumpRow`].
 
 use std::sync::Arc;
 
@@ -7,88 +7,11 @@ use super::attr::{Attr, Key};
 use super::cell::{Digits, Fault, NOT_AVAILABLE, address, device, pointer, process_number};
 use super::stack_table::StackTable;
 use crate::backend::Backend;
-use crate::dump_format::{
-    stack_cell::{Parser, Reference},
-    text::unescaped,
-};
+use crate::dump_format::row::{DumpRow, Kind, Texts};
+use crate::dump_format::stack_cell::{Parser, Reference};
+use crate::dump_format::text::unescaped;
 use crate::hash::HashMap;
-use crate::model::{
-    AccessKind, AllocApi, Device, Kept, Module, Name, OpPhase, PageType, Pool, PoolOperators, Stack, Stacks,
-};
-
-/// The subject of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Malloc(Pool),
-    Free(Pool),
-    Returned(Pool),
-    Access(AccessKind),
-    Op(OpPhase),
-    /// Whether it begins.
-    AtbOp(bool),
-    Launch,
-    Mark,
-    RangeStart,
-    RangeEnd,
-    AclInit,
-    AclFinalize,
-    Step,
-    OutOfMemory,
-}
-
-/// A row. Missing numbers are `None`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DumpRow {
-    pub(super) kind: Kind,
-    pub(super) id: u64,
-    pub(super) time_ns: u64,
-    pub(super) pid: u32,
-    pub(super) tid: u32,
-    pub(super) device: Device,
-    /// File of the row, by its position among the given files.
-    pub(super) file: u32,
-    /// Line of the row in its file, or number of the row in its table.
-    pub(super) line: u64,
-    pub(super) ptr: Option<u64>,
-    pub(super) allocation_id: Option<u64>,
-    pub(super) size_bytes: Option<u64>,
-    pub(super) used_bytes: Option<u64>,
-    pub(super) total_bytes: Option<u64>,
-    /// Active bytes of a pool; stream of a launch; flag word of a failed allocation.
-    pub(super) number: Option<u64>,
-    /// No call of the program stands behind the row.
-    pub(super) shadow: bool,
-    pub(super) page: PageType,
-    pub(super) api: AllocApi,
-    pub(super) module_id: Option<Module>,
-    /// The owner of a block, as the dump has it.
-    pub(super) owner: Option<Name>,
-    /// Pool of an access.
-    pub(super) pool: Pool,
-    /// Boxed: most rows are block rows, which have no texts.
-    pub(super) texts: Option<Box<Texts>>,
-    pub(super) stacks: Stacks,
-}
-
-/// Texts of a row, unchanged; missing ones are empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Texts {
-    pub(super) name: String,
-    /// Type of a tensor's elements; function that failed; domain of a mark.
-    pub(super) word: String,
-    /// How a tensor is laid out.
-    pub(super) format: String,
-    /// Shape of a tensor.
-    pub(super) shape: String,
-}
-
-impl DumpRow {
-    pub(super) fn texts(&self) -> &Texts {
-        static NONE: Texts =
-            Texts { name: String::new(), word: String::new(), format: String::new(), shape: String::new() };
-        self.texts.as_deref().unwrap_or(&NONE)
-    }
-}
+use crate::model::{AccessKind, AllocApi, Kept, Module, Name, OpPhase, PageType, Pool, PoolOperators, Stack, Stacks};
 
 /// References to stacks that are in no table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

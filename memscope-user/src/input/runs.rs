@@ -16,7 +16,7 @@ use super::error::Tally;
 use super::identity::{Census, Identities};
 use super::progress::Teller;
 use super::repair::Repair;
-use super::row::DumpRow;
+use crate::dump_format::row::DumpRow;
 use crate::model::Kept;
 
 use super::{Format, InputError, Notes, Stage, Watcher};

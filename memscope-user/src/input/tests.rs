@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use self::online::trace;
 use super::*;
 use crate::analyses::{StepLeaksAnalysis, compare};
-use crate::model::{Access, Device, EventKind, FreeCause, Stack, StackEnd, Stacks};
+use crate::model::{Access, Device, Event, EventKind, FreeCause, Stack, StackEnd, Stacks};
 use crate::pipeline::Pipeline;
 use crate::sinks;
 use crate::testing::{Who, at, device};
@@ -33,6 +33,18 @@ impl Analysis for Recorder {
     fn finish(&mut self, _: &RunEnd) -> Vec<Finding> {
         Vec::new()
     }
+}
+
+/// The events of the rows that `read` gives, and its notes.
+fn events_of_rows(
+    read: impl FnOnce(&mut dyn FnMut(DumpRow)) -> Result<Notes, InputError>,
+) -> (Vec<Event>, Result<Notes, InputError>) {
+    let recorder = Recorder::default();
+    let mut dumped = Dumped::new(Audience::of(vec![Box::new(recorder.clone())]));
+    let notes = read(&mut |row| dumped.row(row));
+    dumped.finish();
+    let events = std::mem::take(&mut *recorder.0.lock().expect("lock"));
+    (events, notes)
 }
 
 /// As [`super::run`], with stacks that outlive it.
@@ -381,31 +393,47 @@ fn small_memory_gives_the_same_events() {
         })
         .collect();
     fs::write(&path, format!("{HEADER}{}", rows.concat())).expect("written");
-    let [mut large, mut small] = [Vec::new(), Vec::new()];
     let paths = [path];
     let mut watcher: Watcher = Box::new(|_| {});
-    each_event(
-        (&paths, &[Format::Csv]),
-        &Kept::process(),
-        (&Identities::default(), Sorter::default),
-        &mut watcher,
-        &mut |event| {
-            large.push(event.clone());
-        },
-    )
-    .expect("read");
-    each_event(
-        (&paths, &[Format::Csv]),
-        &Kept::process(),
-        (&Identities::default(), || Sorter::new(4000)),
-        &mut watcher,
-        &mut |event| {
-            small.push(event.clone());
-        },
-    )
-    .expect("read");
+    let (dumps, identities) = ((paths.as_slice(), [Format::Csv].as_slice()), Identities::default());
+    let (large, notes) = events_of_rows(|take| {
+        each_row_in_order(dumps, &Kept::process(), (&identities, Sorter::default), &mut watcher, take)
+    });
+    notes.expect("read");
+    let (small, notes) = events_of_rows(|take| {
+        each_row_in_order(dumps, &Kept::process(), (&identities, || Sorter::new(4000)), &mut watcher, take)
+    });
+    notes.expect("read");
     assert_eq!(brief(&large).len(), 2000);
     assert_eq!(large, small);
+}
+
+/// A free that failed is taken back however many others came before it.
+#[test]
+fn late_failure_restores_its_block() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("dump.csv");
+    let mut rows = HEADER.to_owned();
+    let last = 70_000;
+    for number in 1..=last {
+        rows += &block_row(2 * number, "MALLOC", 1000 + 2 * number, number, "");
+        rows += &block_row(2 * number + 1, "FREE", 1001 + 2 * number, number, "");
+    }
+    rows += &block_row(2 * last + 2, "MALLOC", 1002 + 2 * last, last, ",shadow:true");
+    fs::write(&path, rows).expect("written");
+    let recorder = Recorder::default();
+    run(&[path], vec![Box::new(recorder.clone())]).expect("read");
+    let events = recorder.0.lock().expect("lock");
+    let restored: Vec<(u64, u64, bool)> = events
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::Alloc(alloc) if alloc.restored => {
+                Some((alloc.block.allocation_id, alloc.block.alloc_time_ns, alloc.promoted))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(restored, [(last, 1000 + 2 * last, false)]);
 }
 
 /// Stages of unordered rows: each row begins a run.
@@ -454,13 +482,13 @@ proptest! {
         }
         let formats = [Format::Csv; 2];
         let mut watcher: Watcher = Box::new(|_| {});
-        let (mut sorted, mut merged) = (Vec::new(), Vec::new());
         let (found, identities) = Merged::find(&paths, &formats, &Kept::process(), &mut watcher).expect("readable");
         let found = found.expect("few runs");
         let sorter = (&identities, Sorter::default);
-        let expected =
-            each_event((&paths, &formats), &Kept::process(), sorter, &mut watcher, &mut |event| sorted.push(event.clone()));
-        let notes = each_event_as_it_lies(found, &mut watcher, &mut |event| merged.push(event.clone()));
+        let dumps = (paths.as_slice(), formats.as_slice());
+        let (sorted, expected) =
+            events_of_rows(|take| each_row_in_order(dumps, &Kept::process(), sorter, &mut watcher, take));
+        let (merged, notes) = events_of_rows(|take| each_row_as_it_lies(found, &mut watcher, take));
         prop_assert_eq!(notes.expect("read"), expected.expect("read"));
         prop_assert_eq!(merged, sorted);
     }

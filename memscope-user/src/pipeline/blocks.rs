@@ -17,6 +17,14 @@ pub(super) enum Key {
     Pinned(u64),
     /// Address that a pool gave.
     Pool(Pool, u64),
+    /// A block that a dump lists.
+    Listed {
+        pool: Pool,
+        device: Device,
+        /// Memory behind a handle.
+        is_handle: bool,
+        addr: u64,
+    },
 }
 
 impl Key {
@@ -24,7 +32,9 @@ impl Key {
     pub(super) const fn number(self) -> u64 {
         match self {
             Self::Physical(id) => id.0,
-            Self::Driver(number) | Self::Pinned(number) | Self::Pool(_, number) => number,
+            Self::Driver(number) | Self::Pinned(number) | Self::Pool(_, number) | Self::Listed { addr: number, .. } => {
+                number
+            }
         }
     }
 
@@ -35,6 +45,7 @@ impl Key {
             Self::Physical(_) => Self::Physical(PhysicalId(number)),
             Self::Pinned(_) => Self::Pinned(number),
             Self::Pool(pool, _) => Self::Pool(pool, number),
+            Self::Listed { pool, device, is_handle, .. } => Self::Listed { pool, device, is_handle, addr: number },
         }
     }
 }
@@ -80,7 +91,8 @@ impl NewBlock {
 pub(super) struct PoolTotals {
     /// `None` where it reports none.
     pub(super) used_bytes: Option<u64>,
-    pub(super) reserved_bytes: u64,
+    /// The same.
+    pub(super) reserved_bytes: Option<u64>,
     pub(super) active_bytes: u64,
 }
 
@@ -98,6 +110,14 @@ pub(super) struct Live {
     pub(super) labels: LabelIds,
     /// The owner, if labels have named it after its allocation.
     pub(super) later_owner: Option<Name>,
+}
+
+impl Live {
+    /// A block that is reported, without labels.
+    pub(super) fn new(block: Block) -> Self {
+        let labels = LabelIds::default();
+        Self { block, returned: false, inside: true, noted: false, labels, later_owner: None }
+    }
 }
 
 /// Live blocks of one process.
@@ -154,6 +174,11 @@ impl Blocks {
     /// Bytes of the live blocks of a pool on a device.
     pub(super) fn used_bytes(&self, pool: Pool, device: Device) -> u64 {
         self.used.get(&(pool, device)).map_or(0, |used| clamped(*used))
+    }
+
+    /// The pool's own figure: the sum continues from there.
+    pub(super) fn set_used(&mut self, pool: Pool, device: Device, used_bytes: u64) {
+        self.used.insert((pool, device), used_bytes.into());
     }
 
     /// The live block at an address of the pool with this event type.
@@ -215,7 +240,7 @@ mod tests {
             stacks: Stacks::default(),
             owner: None,
         };
-        Live { block, returned: false, inside: true, noted: false, labels: LabelIds::default(), later_owner: None }
+        Live::new(block)
     }
 
     /// A pinned and a driver's address of the same value are two blocks.

@@ -2,15 +2,18 @@
 //!
 //! ```text
 //! feed ─▶ decode ─▶ text ─▶ order ─▶ hold ─▶ process (blocks, steps, clock) ─▶ analyses
-//!                                                                          └▶ filter ─▶ sinks
+//! rows of dumps ─────────────────────────────▶                             └▶ filter ─▶ sinks
 //! ```
 //!
 //! The outcome depends on the bytes alone, not on their splitting or on the time of feeding: a live trace has its
 //! watermark in the stream, as [`Note::Watermark`] records, so a replay of the capture has the same outcome.
 
 mod blocks;
+#[cfg(feature = "trace")]
+pub(crate) mod calls;
 mod clock;
 mod domains;
+mod dumped;
 mod hold;
 mod item;
 mod labels;
@@ -24,7 +27,7 @@ mod recent;
 mod replay;
 mod rows;
 mod stacks;
-pub(crate) mod steps;
+mod steps;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -50,7 +53,7 @@ use self::process::{Process, known_settings};
 use self::rows::Rows;
 use self::stacks::{Code, NativeOf, PythonOf, StackTable};
 use self::text::Texts;
-use self::turn::{At, Shared};
+use self::turn::{At, Origin, Shared};
 use self::usage::Usage;
 use self::wishes::Wishes;
 use crate::analyses::Finding;
@@ -63,13 +66,14 @@ use crate::model::{Device, Event, EventKind, FreeCause, Kept, ProcessStart, RunE
 use crate::probes::{CallKind, RowInfo};
 use crate::sinks::SinkError;
 
+pub(crate) use dumped::{Dumped, DumpedOutcome};
 pub use output::{Audience, DeviceFilter, DumpFilter, Npus};
 #[cfg(feature = "trace")]
 pub(crate) use process::visible_devices;
 pub use replay::{ReplayReport, replay, replay_from};
 #[cfg(feature = "trace")]
 pub(crate) use to_look_at::ToLookAt;
-pub use wishes::{AnalysisBit, Demand, MakeAnalyses, RowBits};
+pub use wishes::{Demand, MakeAnalyses, RowBits};
 
 /// Most processes followed at once: more than a kernel has process numbers by default.
 const MAX_PROCESSES: usize = 1 << 20;
@@ -169,18 +173,12 @@ impl Pipeline {
             clock: Clock::new(config.start_mono_ns, config.start_real_ns),
             processes: HashMap::default(),
             shared: Shared {
-                backend: config.backend,
-                out,
-                live: 0,
-                blocks_full: 0,
-                mislocated: 0,
                 oom_blocks,
-                oom_pending: 0,
-                usage: Usage::default(),
                 owned_by_options: config.owners.is_some(),
                 owners: config.owners.map(Classifier::new),
                 uncounted_launches: config.uncounted_launches,
                 wishes,
+                ..Shared::new(config.backend, out)
             },
             losses: Losses::default(),
             operators: Operators::default(),
@@ -406,7 +404,7 @@ impl Pipeline {
                 let begins = process.begins_to_work(&effect);
                 match effect {
                     Effect::Exec => process.exec(at, shared),
-                    effect => process.apply(at, &head, effect, shared),
+                    effect => process.apply(at, Origin::from(&head), effect, shared),
                 }
                 if begins {
                     self.losses.works(head.pid);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::blocks::Blocks;
 use super::domains::atb::Atb;
+use super::domains::dumped::{Doubts, Dumped};
 use super::domains::failing::Failing;
 use super::domains::launches::Launches;
 use super::domains::memory::Memory;
@@ -11,10 +12,9 @@ use super::domains::mstx::Mstx;
 use super::domains::pools::Pools;
 use super::domains::script::{Collection, Script};
 use super::domains::{Effect, runtime, torch};
-use super::item::Head;
 use super::stacks::Codes;
 use super::steps::Steps;
-use super::turn::{At, Home, Shared, Turn};
+use super::turn::{At, Home, Origin, Shared, Turn};
 use crate::model::{Device, EventKind, FreeCause, ProcessStart, Setting};
 use crate::settings;
 
@@ -28,6 +28,7 @@ pub(super) struct Process {
     mstx: Mstx,
     atb: Atb,
     script: Script,
+    dumped: Dumped,
     /// Code objects. A forked child shares them until either learns another.
     codes: Arc<Codes>,
     /// It has made a call.
@@ -58,6 +59,7 @@ impl Process {
             mstx: Mstx::default(),
             atb: Atb::default(),
             script: Script::default(),
+            dumped: Dumped::default(),
             codes: Arc::default(),
             works: false,
         }
@@ -66,6 +68,11 @@ impl Process {
     /// Whether this is its first call.
     pub(super) const fn begins_to_work(&mut self, effect: &Effect) -> bool {
         !matches!(effect, Effect::Code { .. } | Effect::Exec) && !std::mem::replace(&mut self.works, true)
+    }
+
+    /// Rows of its dump that contradict others.
+    pub(super) const fn doubts(&self) -> Doubts {
+        self.dumped.doubts
     }
 
     /// Its code objects.
@@ -116,9 +123,9 @@ impl Process {
     }
 
     /// Applies an effect of this process.
-    pub(super) fn apply(&mut self, at: At, head: &Head, effect: Effect, shared: &mut Shared) {
-        let Self { home, memory, pools, failing, launches, mstx, atb, script, codes, works: _ } = self;
-        let turn = &mut Turn::new(at, head, home, shared);
+    pub(super) fn apply(&mut self, at: At, origin: Origin<'_>, effect: Effect, shared: &mut Shared) {
+        let Self { home, memory, pools, failing, launches, mstx, atb, script, dumped, codes, works: _ } = self;
+        let turn = &mut Turn::new(at, origin, home, shared);
         failing.before(&effect, turn);
         match effect {
             Effect::Memory(effect) => memory.apply(&effect, turn, failing),
@@ -128,8 +135,9 @@ impl Process {
             Effect::Mstx(effect) => mstx.apply(effect, turn, pools, failing),
             Effect::Pool(effect) => pools.apply(&effect, turn, failing),
             Effect::Atb(effect) => atb.apply(effect, turn, pools),
-            Effect::Torch(effect) => torch::apply(&effect, turn),
+            Effect::Torch(effect) => torch::apply(effect, turn),
             Effect::Script(effect) => script.apply(effect, turn),
+            Effect::Dumped(effect) => dumped.apply(&effect, turn),
             Effect::Code { address, fingerprint, code } => Arc::make_mut(codes).insert(address, fingerprint, code),
             Effect::Fork { .. } | Effect::Exec | Effect::Note(_) => {}
         }

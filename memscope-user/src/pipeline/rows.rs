@@ -76,9 +76,15 @@ impl Rows {
 
     /// The effect of a call; `Ok(None)` without one, an error when it is unknown.
     pub(super) fn interpret(&self, called: Called) -> Interpreted {
+        let call = self.raw(called)?;
+        domains::interpret(call.probe.info.meaning, call)
+    }
+
+    /// A call with its row; an error when that is unknown.
+    pub(super) fn raw(&self, called: Called) -> Result<RawCall<'_>, Unusable> {
         let probe = self.get(called.head.row).ok_or(Unusable)?;
         let outer = self.symbol(called.head.outer);
-        domains::interpret(probe.info.meaning, RawCall { backend: self.backend, probe, called, outer })
+        Ok(RawCall { backend: self.backend, probe, called, outer })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::hash::HashMap;
 use crate::model::Device;
 
 /// Text of a range that is a step.
-pub(crate) const STEP_START: &str = "step start";
+pub(super) const STEP_START: &str = "step start";
 /// Most open steps per process; beyond that the oldest will not be seen to end.
 const MAX_OPEN_STEPS: usize = 1024;
 /// Most open ranges per thread; beyond that the outermost are forgotten.
@@ -87,17 +87,17 @@ impl Ranges {
 
 /// A step with an open range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OpenStep {
-    pub(crate) step: u32,
+pub(super) struct OpenStep {
+    pub(super) step: u32,
     /// Device of the thread that started it.
-    pub(crate) device: Device,
+    pub(super) device: Device,
     /// Devices with a reported start.
-    pub(crate) devices: Vec<Device>,
+    pub(super) devices: Vec<Device>,
 }
 
 /// Steps of one process.
 #[derive(Debug, Default)]
-pub(crate) struct Steps {
+pub(super) struct Steps {
     started: u32,
     /// By range.
     open: BTreeMap<u64, OpenStep>,
@@ -114,25 +114,25 @@ pub(crate) struct Steps {
 
 impl Steps {
     /// `wanted` are the steps to write; empty: all.
-    pub(crate) fn new(wanted: Arc<[u32]>) -> Self {
+    pub(super) fn new(wanted: Arc<[u32]>) -> Self {
         Self { inside: wanted.is_empty(), wanted, ..Self::default() }
     }
 
     /// Whether steps are marked by calls of the script, or else by ranges: the first way that is seen counts (contract
     /// §8.1).
-    pub(crate) fn are_marked(&mut self, by_calls: bool) -> bool {
+    pub(super) fn are_marked(&mut self, by_calls: bool) -> bool {
         let counts = *self.called.get_or_insert(by_calls) == by_calls;
         self.refused |= !counts;
         counts
     }
 
     /// Whether there was another way.
-    pub(crate) const fn refused(&self) -> bool {
+    pub(super) const fn refused(&self) -> bool {
         self.refused
     }
 
     /// The script ends a step of `device` (of all, if unknown) by a call; returns its number. The next one begins.
-    pub(crate) fn call(&mut self, device: Device) -> u32 {
+    pub(super) fn call(&mut self, device: Device) -> u32 {
         self.started += 1;
         self.set(device, self.started.saturating_add(1));
         self.started
@@ -148,7 +148,7 @@ impl Steps {
     }
 
     /// A step begins on `device` (on all, if unknown), to be reported for `devices`.
-    pub(crate) fn start(&mut self, range: u64, device: Device, devices: Vec<Device>) -> u32 {
+    pub(super) fn start(&mut self, range: u64, device: Device, devices: Vec<Device>) -> u32 {
         self.started += 1;
         self.set(device, self.started);
         if self.open.len() >= MAX_OPEN_STEPS {
@@ -160,28 +160,28 @@ impl Steps {
     }
 
     /// The open step of this range.
-    pub(crate) fn of_range(&self, range: u64) -> Option<OpenStep> {
+    pub(super) fn of_range(&self, range: u64) -> Option<OpenStep> {
         self.open.get(&range).cloned()
     }
 
     /// The range has ended. Until the next start, time belongs to the step that ended.
-    pub(crate) fn end(&mut self, range: u64) {
+    pub(super) fn end(&mut self, range: u64) {
         self.open.remove(&range);
         self.look();
     }
 
     /// Step of a device now; 0 before the first.
-    pub(crate) fn of_device(&self, device: Device) -> u32 {
+    pub(super) fn of_device(&self, device: Device) -> u32 {
         self.by_device.get(&device).copied().unwrap_or(self.everywhere)
     }
 
     /// Whether current events are written.
-    pub(crate) const fn inside(&self) -> bool {
+    pub(super) const fn inside(&self) -> bool {
         self.inside
     }
 
     /// Forgets open steps; numbers continue.
-    pub(crate) fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         *self = Self { started: self.started, ..Self::new(Arc::clone(&self.wanted)) };
     }
 

@@ -36,6 +36,29 @@ pub(super) struct Shared {
     pub(super) owned_by_options: bool,
     /// What scripts can have.
     pub(super) wishes: Wishes,
+    /// Events are of a dump's rows: some ends have none there.
+    pub(super) of_rows: bool,
+}
+
+impl Shared {
+    /// Of a run of which nothing more is known.
+    pub(super) fn new(backend: &'static dyn Backend, out: Output) -> Self {
+        Self {
+            backend,
+            out,
+            live: 0,
+            blocks_full: 0,
+            mislocated: 0,
+            oom_blocks: None,
+            oom_pending: 0,
+            usage: Usage::default(),
+            owners: None,
+            uncounted_launches: false,
+            owned_by_options: false,
+            wishes: Wishes::new(None, false, None),
+            of_rows: false,
+        }
+    }
 }
 
 /// State that the domains of one process share.
@@ -90,6 +113,31 @@ impl At {
     }
 }
 
+/// What an effect is of.
+#[derive(Clone, Copy)]
+pub(super) enum Origin<'a> {
+    /// A call: its probe row, and the moment by the records' clock.
+    Call { row: u16, mono_ns: u64 },
+    /// A row of a dump.
+    Row(&'a Given),
+}
+
+impl From<&Head> for Origin<'_> {
+    fn from(head: &Head) -> Self {
+        Self::Call { row: head.row, mono_ns: head.time_ns }
+    }
+}
+
+/// What a row of a dump says of its event.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    /// Number of the event.
+    pub(super) id: u64,
+    pub(super) device: Device,
+    /// The row is of a block's end.
+    pub(super) is_free: bool,
+}
+
 /// One effect's turn.
 pub(super) struct Turn<'a> {
     pub(super) at: At,
@@ -97,24 +145,30 @@ pub(super) struct Turn<'a> {
     pub(super) row: u16,
     /// The moment by the records' clock.
     pub(super) mono_ns: u64,
+    /// The dump's row that the effect is of.
+    pub(super) given: Option<&'a Given>,
     pub(super) home: &'a mut Home,
     pub(super) shared: &'a mut Shared,
 }
 
 impl<'a> Turn<'a> {
-    /// For a call.
-    pub(super) fn new(at: At, head: &Head, home: &'a mut Home, shared: &'a mut Shared) -> Self {
-        Self { at, row: head.row, mono_ns: head.time_ns, home, shared }
+    /// For a call, or a row of a dump.
+    pub(super) fn new(at: At, origin: Origin<'a>, home: &'a mut Home, shared: &'a mut Shared) -> Self {
+        match origin {
+            Origin::Call { row, mono_ns } => Self { at, row, mono_ns, given: None, home, shared },
+            Origin::Row(given) => Self { at, row: 0, mono_ns: 0, given: Some(given), home, shared },
+        }
     }
 
     /// Without a call.
     pub(super) fn of_no_call(at: At, home: &'a mut Home, shared: &'a mut Shared) -> Self {
-        Self { at, row: 0, mono_ns: 0, home, shared }
+        Self { at, row: 0, mono_ns: 0, given: None, home, shared }
     }
 
     /// The same with another moment, thread or place.
     pub(super) fn with(&mut self, at: At) -> Turn<'_> {
-        Turn { at, row: self.row, mono_ns: self.mono_ns, home: self.home, shared: self.shared }
+        let Self { row, mono_ns, given, .. } = *self;
+        Turn { at, row, mono_ns, given, home: self.home, shared: self.shared }
     }
 
     /// The same without the call: the following events are not its own.
@@ -127,9 +181,10 @@ impl<'a> Turn<'a> {
         self.shared.backend
     }
 
-    /// Device of the thread.
+    /// Device of the thread, or that of the row.
     pub(super) fn device(&self) -> Device {
-        self.home.devices.of(self.at.tid, self.home.attached)
+        let of_thread = || self.home.devices.of(self.at.tid, self.home.attached);
+        self.given.map_or_else(of_thread, |given| given.device)
     }
 
     /// The NPU that the program numbers `device`; without a number, that of the thread.
@@ -151,15 +206,15 @@ impl<'a> Turn<'a> {
 
     /// Reports an event, whether or not the script collects.
     pub(super) fn report(&mut self, device: Device, kind: EventKind, inside: bool) {
+        let id = self.next_event();
         let home = &mut *self.home;
-        let id = home.next_event;
         // An event without a row takes no number from those with one.
         let is_rowless = match kind {
             EventKind::PoolRefused(_) => true,
             EventKind::OutOfMemory(_) => !inside,
             _ => false,
         };
-        home.next_event += u64::from(!is_rowless);
+        home.next_event = id.saturating_add(u64::from(!is_rowless));
         let At { time_ns, tid, stacks } = self.at;
         let event = Event { id, time_ns, pid: home.pid, tid, device, stacks, kind };
         let (wanted, of_options) = home.collection.wants(&event);
@@ -171,23 +226,41 @@ impl<'a> Turn<'a> {
         if self.shared.uncounted_launches { 0 } else { self.home.launches }
     }
 
-    /// Number that the next event has.
+    /// Number that the next event has: of a row, all have the row's.
     pub(super) const fn next_event(&self) -> u64 {
-        self.home.next_event
+        match self.given {
+            Some(given) => given.id,
+            None => self.home.next_event,
+        }
+    }
+
+    /// Whether there is no room for a further block.
+    pub(super) const fn is_full(&self) -> bool {
+        self.shared.live >= MAX_LIVE_BLOCKS
     }
 
     /// A block is handed out. One that lives under the same key was freed unseen.
     pub(super) fn hand_out(&mut self, key: Key, new: &NewBlock, totals: Option<PoolTotals>) {
-        let NewBlock { addr, size_bytes, requested_bytes, pool, device, module_id, page, api, caller, asked } = *new;
-        self.home.devices.know(device);
+        self.home.devices.know(new.device);
         self.free(key, FreeCause::Replaced, None);
-        if self.shared.live >= MAX_LIVE_BLOCKS {
+        if self.is_full() {
             self.shared.blocks_full += 1;
             return;
         }
+        let number = self.home.blocks.next_id();
+        let mut block = self.block(number, new);
+        let labels = self.home.collection.labels_of(self.at.tid);
+        block.owner = self.owner_of(&block, labels);
+        let (noted, inside) = (!self.home.collection.is_on(), self.home.steps.inside());
+        self.put_asked(key, &Live { inside, noted, labels, ..Live::new(block) }, totals, false, new.asked);
+    }
+
+    /// A block that is handed out now, without an owner.
+    pub(super) fn block(&self, allocation_id: u64, new: &NewBlock) -> Block {
+        let NewBlock { addr, size_bytes, requested_bytes, pool, device, module_id, page, api, caller, .. } = *new;
         let At { time_ns, tid, stacks } = self.at;
-        let mut block = Block {
-            allocation_id: self.home.blocks.next_id(),
+        Block {
+            allocation_id,
             pool,
             device,
             addr,
@@ -204,12 +277,7 @@ impl<'a> Turn<'a> {
             caller,
             stacks,
             owner: None,
-        };
-        let labels = self.home.collection.labels_of(tid);
-        block.owner = self.owner_of(&block, labels);
-        let (noted, inside) = (!self.home.collection.is_on(), self.home.steps.inside());
-        let live = Live { block, returned: false, inside, noted, labels, later_owner: None };
-        self.put_asked(key, &live, totals, false, asked);
+        }
     }
 
     /// A block is live; `promoted` if it was already when collection began.
@@ -226,13 +294,13 @@ impl<'a> Turn<'a> {
         let alloc = Alloc {
             block: live.block,
             used_bytes: totals.and_then(|totals| totals.used_bytes).unwrap_or(own_bytes),
-            total_bytes: totals.map(|totals| totals.reserved_bytes),
+            total_bytes: totals.and_then(|totals| totals.reserved_bytes),
             driver: self.shared.usage.of(self.home.pid, live.block.device),
             restored: live.block.alloc_id != self.next_event(),
             promoted,
             asked,
         };
-        let at = if alloc.restored { self.at.made_up() } else { self.at };
+        let at = if alloc.restored || promoted { self.at.made_up() } else { self.at };
         self.with(at).emit_if(live.block.device, EventKind::Alloc(alloc), live.inside);
     }
 
@@ -259,12 +327,12 @@ impl<'a> Turn<'a> {
         let free = Free {
             block: live.block,
             used_bytes: totals.and_then(|totals| totals.used_bytes).unwrap_or(own_bytes),
-            total_bytes: totals.map(|totals| totals.reserved_bytes),
+            total_bytes: totals.and_then(|totals| totals.reserved_bytes),
             driver: self.shared.usage.of(self.home.pid, live.block.device),
             cause,
             owner: live.later_owner,
             row_time_ns,
-            without_row: false,
+            without_row: self.shared.of_rows && !self.given.is_some_and(|given| given.is_free),
         };
         self.with(at).report(live.block.device, EventKind::Free(free), live.inside);
         Some(live)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::domains::script::Wanted;
 use super::output::DumpFilter;
-use crate::analyses::Analysis;
+use crate::analyses::{Analysis, AnalysisBit};
 use crate::capture::Collected;
 use crate::hash::HashSet;
 use crate::model::Unmet;
@@ -15,31 +15,6 @@ use crate::model::Unmet;
 const MAX_UNMET: usize = 16;
 /// Blocks named when memory is out, if a script asks for the analysis without a number.
 pub(super) const DEFAULT_BLOCKS: usize = 10;
-
-/// An analysis that scripts can ask for, by its bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AnalysisBit(pub u64);
-
-impl AnalysisBit {
-    /// Step leaks and fluctuation.
-    pub const LEAKS: Self = Self(1);
-    /// Owners.
-    pub const DECOMPOSE: Self = Self(2);
-    /// Inefficient use, which shows in what operators use.
-    pub const INEFFICIENT: Self = Self(4);
-    /// Blocks when memory is out.
-    pub const OOM: Self = Self(8);
-    /// Live memory at peaks.
-    pub const PEAKS: Self = Self(16);
-    /// Free pieces of pools.
-    pub const FRAGMENTATION: Self = Self(32);
-
-    /// Whether it is among these.
-    #[must_use]
-    pub const fn is_in(self, bits: u64) -> bool {
-        bits & self.0 != 0
-    }
-}
 
 /// The options' choice of rows, in the bits of contract §1.5 (see `Field::Events`, `Levels`, `Devices`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

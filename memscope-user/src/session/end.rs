@@ -14,9 +14,11 @@ use super::{
     writer::Written,
 };
 use crate::{
+    analyses::Finding,
     capture::{LookMoment, Note},
     crew::Fault,
     error_chain,
+    follow::Follow,
     kernel::KernelError,
     pipeline::Outcome,
     watch::live::Watch,
@@ -43,6 +45,7 @@ impl Loop {
         let fault = if let End::Fault(fault) = &end { Some(fault.clone()) } else { faults.try_recv().ok() };
         if let Some(outcome) = &mut written.outcome {
             note_failures(outcome, fault.as_ref(), &unopened);
+            outcome.findings.extend(watched.iter().flatten().cloned().map(Finding::Watched));
         }
         // Continues processes that were stopped in the last moment.
         while let Ok(urgent) = urgent.try_recv() {
@@ -54,11 +57,7 @@ impl Loop {
             target.report_nothing_traced();
         }
         let Target { kernel, follow, child, .. } = target;
-        if fault.is_none() && silenced.is_ok() {
-            follow.end();
-        } else {
-            follow.abandon();
-        }
+        release(follow, fault.is_none() && silenced.is_ok());
         let has_findings = monitor.is_some() || written.outcome.is_some();
         let failures = report_failures(&written, &speaker);
         let shown = show_last_sample(monitor, &written, &end, &**speaker.listener());
@@ -116,6 +115,15 @@ impl Loop {
         }
         self.stream.note(&Note::End { reason: end.to_string() });
         (unopened, silenced)
+    }
+}
+
+/// Lets go of the processes; `in_order`: nothing of them waits for us.
+fn release(follow: Follow, in_order: bool) {
+    if in_order {
+        follow.end();
+    } else {
+        follow.abandon();
     }
 }
 

@@ -4,7 +4,7 @@ use std::{fmt, ops::ControlFlow, panic::Location, path::PathBuf, sync::Arc, time
 
 use super::{End, cost::ProgramCost, disk::DiskUse, error::Refusal, gauge::Figures, log::RunLog};
 use crate::{
-    analyses::{Finding, sample::Sample},
+    analyses::{Finding, sample::Sample, watched::Watched},
     model::Event,
     pipeline::Outcome,
     sinks::{log::Level, tree::OutputTree},
@@ -157,8 +157,8 @@ pub struct Results {
     pub selected_none: bool,
     /// Contents of the files; `None` without output.
     pub files: Option<FilesWritten>,
-    /// What block watch found, as text.
-    pub watched: Option<String>,
+    /// What block watch found, by process; also among the findings.
+    pub watched: Option<Vec<Watched>>,
     /// The probes could not be silenced.
     pub silence_error: Option<String>,
     /// Everything was traced and written as it should be.

@@ -63,8 +63,8 @@ impl Loaded {
 
 /// The optional rows that the options need, each at every launch or allocation. Block watch has to know when the
 /// runtime may hold its locks; a thread's next action shows whether a request failed for good.
-const fn choice(options: &TraceOptions) -> RowChoice {
-    let all = options.watch.is_some() || options.collect.analyses.oom.is_some();
+fn choice(options: &TraceOptions) -> RowChoice {
+    let all = options.watch.is_some() || options.collect.analyses.oom().is_some();
     RowChoice { launches: all || options.collect.level.kernel, requests: all }
 }
 

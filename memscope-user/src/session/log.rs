@@ -59,7 +59,11 @@ impl Speaker {
     /// Sends a message. The place is the caller's.
     #[track_caller]
     pub(crate) fn say(&self, level: Level, text: fmt::Arguments<'_>) {
-        let place = Location::caller();
+        self.say_of(level, Location::caller(), text);
+    }
+
+    /// Sends the message of another place.
+    pub(super) fn say_of(&self, level: Level, place: &'static Location<'static>, text: fmt::Arguments<'_>) {
         self.listener.message(&Message { level, place, text });
         if let Some(log) = &self.log {
             log.line(level, place, text);

@@ -18,7 +18,7 @@ pub(super) fn wanted(options: &TraceOptions) -> OpsOptions {
     let collect = &options.collect;
     let RowLevel { op, .. } = collect.level;
     // The analysis of inefficient use has to see accesses, whether they are written or not (contract §1.5).
-    let accesses = (collect.events.access || collect.analyses.inefficient) && op;
+    let accesses = (collect.events.access || collect.analyses.inefficient()) && op;
     let choice = match &options.operators {
         _ if !op => OpsChoice::None,
         Some(choice) => choice.clone(),

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     analyses::{
-        Questions,
+        AnalysisBit, Questions,
         select::{Condition, Filter, Selection, Window},
     },
     follow::spawn::RunAs,
@@ -290,90 +290,85 @@ impl Default for Devices {
     }
 }
 
-/// Analyses, each on or off.
-#[expect(clippy::struct_excessive_bools, reason = "one field per analysis")]
+/// The requested analyses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Analyses {
-    /// Step leaks and fluctuation.
-    pub leaks: bool,
-    /// Owners.
-    pub decompose: bool,
-    /// Inefficient use.
-    pub inefficient: bool,
-    /// Out of memory; number of blocks to name.
-    pub oom: Option<u32>,
-    /// Live memory at the peaks; an addition of ours.
-    pub peaks: bool,
-    /// Free pieces of pools; an addition of ours.
-    pub fragmentation: bool,
-    /// Further questions of the registry.
+    /// Questions of the registry, by their words: leaks, decompose, inefficient, oom, peaks, …
     pub questions: Questions,
-    /// What costs no probe: requests that failed (without rows), free pieces of pools, inefficient use where accesses are
-    /// written.
+    /// Number of blocks to name when memory is out, of the newest and of the largest.
+    pub oom_blocks: u32,
+    /// What costs no probe, beside those: requests that failed (without rows), free pieces of pools, inefficient use where
+    /// accesses are written.
     pub cheap: bool,
 }
 
 impl Default for Analyses {
     fn default() -> Self {
-        Self { leaks: true, ..Self::NONE }
+        Self::NONE.with("leaks")
     }
 }
 
 impl Analyses {
     /// None of them.
-    pub const NONE: Self = Self {
-        leaks: false,
-        decompose: false,
-        inefficient: false,
-        oom: None,
-        peaks: false,
-        fragmentation: false,
-        questions: Questions::NONE,
-        cheap: false,
-    };
+    pub const NONE: Self = Self { questions: Questions::NONE, oom_blocks: DEFAULT_BLOCKS, cheap: false };
 
-    /// The questions of the registry among them.
-    pub(crate) fn asked(self) -> Questions {
-        let named = [(self.decompose, "decompose"), (self.peaks, "peaks"), (self.fragmentation, "fragmentation")];
-        let words = named.into_iter().filter_map(|(asked, word)| asked.then_some(word));
-        words.fold(self.questions, Questions::with)
+    /// With the question of a word added.
+    #[must_use]
+    pub fn with(self, word: &str) -> Self {
+        Self { questions: self.questions.with(word), ..self }
+    }
+
+    /// Without the question of a word.
+    #[must_use]
+    pub fn without(self, word: &str) -> Self {
+        Self { questions: self.questions.without(word), ..self }
+    }
+
+    /// Whether owners are requested.
+    #[must_use]
+    pub fn decompose(self) -> bool {
+        AnalysisBit::DECOMPOSE.is_in(self.of_scripts())
+    }
+
+    /// Whether inefficient use is requested.
+    #[must_use]
+    pub fn inefficient(self) -> bool {
+        AnalysisBit::INEFFICIENT.is_in(self.of_scripts())
+    }
+
+    /// Number of blocks to name when memory is out, if that is requested.
+    #[must_use]
+    pub fn oom(self) -> Option<u32> {
+        AnalysisBit::OOM.is_in(self.of_scripts()).then_some(self.oom_blocks)
     }
 
     /// All of them as bits for scripts.
     #[must_use]
-    pub const fn of_scripts(self) -> u64 {
-        self.bits() as u64 | (self.peaks as u64) << 4 | (self.fragmentation as u64) << 5
+    pub fn of_scripts(self) -> u64 {
+        self.questions.script_bits()
     }
 
     /// Leaks, and what costs no probe.
-    pub const AUTOMATIC: Self = Self { leaks: true, cheap: true, ..Self::NONE };
+    #[must_use]
+    pub fn automatic() -> Self {
+        Self { cheap: true, ..Self::default() }
+    }
 
     /// The contract's bits: leaks 1, decompose 2, inefficient 4, oom 8; ours have none.
     #[must_use]
-    pub const fn bits(self) -> u32 {
-        self.leaks as u32
-            | (self.decompose as u32) << 1
-            | (self.inefficient as u32) << 2
-            | (self.oom.is_some() as u32) << 3
+    pub fn bits(self) -> u32 {
+        const OF_CONTRACT: u64 = 15;
+        (self.of_scripts() & OF_CONTRACT) as u32
     }
 
     /// Bits of the events to collect: the written ones, and those that they and the analyses need (contract §1.5).
     #[must_use]
-    pub const fn collect_bits(self, events: Events) -> u32 {
+    pub fn collect_bits(self, events: Events) -> u32 {
         const BLOCKS: u32 = 1 | 2;
-        const LAUNCH: u32 = 4;
         const ACCESS: u32 = 8;
-        let mut bits = events.bits();
-        if bits & (BLOCKS | ACCESS) != 0 || self.leaks || self.oom.is_some() {
-            bits |= BLOCKS;
-        }
-        if self.decompose || self.inefficient {
-            bits |= BLOCKS | ACCESS;
-        }
-        if self.inefficient {
-            bits |= LAUNCH;
-        }
-        bits
+        let written = events.bits();
+        let of_written = if written & (BLOCKS | ACCESS) != 0 { BLOCKS } else { 0 };
+        self.questions.iter().fold(written | of_written, |bits, question| bits | question.collects)
     }
 }
 

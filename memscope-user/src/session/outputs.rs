@@ -5,18 +5,16 @@ use std::sync::Arc;
 use super::{
     disk::Files,
     log::{RunLog, Speaker},
-    options::{
-        Analyses, CallStacks, CollectOptions, DEFAULT_BLOCKS, Devices, Events, OutputOptions, RowLevel, TraceOptions,
-    },
+    options::{Analyses, CallStacks, CollectOptions, Devices, Events, OutputOptions, RowLevel, TraceOptions},
 };
 use crate::{
     analyses::{
-        self, Analysis, Asked, ByStackAnalysis, FluctuationAnalysis, HeldAnalysis, HeldByAnalysis, InefficientAnalysis,
-        Judged, LedgerAnalysis, OomAnalysis, Question, Questions, Sees, SettingsAnalysis, SilentAnalysis, Stepped,
+        Analysis, AnalysisSet, Asked, Automatic, ByStackAnalysis, HeldAnalysis, HeldByAnalysis, LedgerAnalysis,
+        Question, Questions, Sees, SettingsAnalysis, SilentAnalysis,
         decompose::RuleSet,
         select::{AnyBlock, Filter, Selected, Selection},
     },
-    pipeline::{AnalysisBit, Demand, DeviceFilter, DumpFilter, Npus, RowBits},
+    pipeline::{Demand, DeviceFilter, DumpFilter, Npus, RowBits},
     sinks::{
         self, DumpOptions, DumpSink, FileChange, Rotation, Sink, SinkError, StackCells,
         config_json::{DumpConfig, NO_OUTPUT_ID, StepList, WatchConfig},
@@ -40,7 +38,7 @@ pub(crate) fn filter(args: &CollectOptions) -> DumpFilter {
         launch: args.events.launch && args.level.kernel,
         op: args.events.launch && args.level.op,
         access: args.events.access && args.level.op,
-        oom_blocks: args.analyses.oom.map(|blocks| blocks as usize),
+        oom_blocks: args.analyses.oom().map(|blocks| blocks as usize),
         devices: DeviceFilter { npus, cpu: args.devices.cpu },
         steps: args.steps.clone(),
     }
@@ -64,14 +62,7 @@ pub(crate) fn demand(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Dem
     let given = args.given_to_scripts();
     let (args, rules) = (args.clone(), rules.cloned());
     let make = move |bits: u64| {
-        let asked = |bit: AnalysisBit| bit.is_in(bits);
-        let analyses = Analyses {
-            leaks: asked(AnalysisBit::LEAKS),
-            inefficient: asked(AnalysisBit::INEFFICIENT),
-            oom: asked(AnalysisBit::OOM).then_some(DEFAULT_BLOCKS),
-            questions: Questions::of_script(bits),
-            ..Analyses::NONE
-        };
+        let analyses = Analyses { questions: Questions::of_script(bits), ..Analyses::NONE };
         let args = CollectOptions { analyses, ..args.clone() };
         let rules = rules.clone().unwrap_or_else(|| Arc::new(RuleSet::builtin()));
         let selection = args.selection(Some(&rules));
@@ -80,7 +71,7 @@ pub(crate) fn demand(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Dem
         if selection.is_all() {
             return of_all_blocks(of_chosen, &args, Some(&rules), &selection.filter).into_vec();
         }
-        let of_all = of_all_blocks(Several::default().silent(), &args, Some(&rules), &selection.filter);
+        let of_all = of_all_blocks(AnalysisSet::judging().silent(), &args, Some(&rules), &selection.filter);
         let (of_chosen, _) = Selected::new(&selection, of_chosen.into_vec(), Vec::new());
         let (of_all, _) = Selected::new(&args.window(), of_all.into_vec(), Vec::new());
         vec![Box::new(of_chosen) as Box<dyn Analysis>, Box::new(of_all)]
@@ -172,7 +163,7 @@ pub(crate) fn config(args: &CollectOptions, output: &OutputOptions, stacks: Call
         level_type: args.level.bits(),
         log_level: output.log_level as u32,
         npu_slots: args.devices.slots,
-        oom_top_k: args.analyses.oom.unwrap_or(DEFAULT_BLOCKS),
+        oom_top_k: args.analyses.oom_blocks,
         output_dir: std::path::absolute(&output.directory).unwrap_or_default().to_string_lossy().into_owned(),
         ..DumpConfig::default()
     }
@@ -205,24 +196,23 @@ pub(crate) fn dump(
     Box::new(DumpSink::below(tree.clone(), &options, announce).sharing(dirs))
 }
 
-/// Leaks and fluctuation are off with `--steps`, and without both alloc and free (contract §1.5, §1.8).
-pub(crate) const fn leaks_wanted(args: &CollectOptions) -> bool {
-    args.analyses.leaks && args.steps.is_empty()
+/// Whether an analysis that compares steps is made: not with `--steps` (contract §1.5, §1.8).
+pub(crate) fn compares_steps(args: &CollectOptions) -> bool {
+    args.steps.is_empty() && args.analyses.questions.iter().any(|question| question.compares_steps)
 }
 
 /// The rules that name owners, if a requested analysis has owners.
 pub(crate) fn rules(args: &CollectOptions) -> Result<Option<Arc<RuleSet>>, String> {
-    let analyses = &args.analyses;
-    let names_owners = analyses.asked().iter().any(|question| question.names_owners);
-    if names_owners || analyses.oom.is_some() || analyses.cheap {
+    let analyses = args.analyses;
+    if analyses.cheap || analyses.questions.iter().any(|question| question.names_owners) {
         let rules = args.rules.as_deref().map_or_else(|| Ok(RuleSet::builtin()), RuleSet::read);
         return rules.map(Arc::new).map(Some);
     }
     match args.rules {
         Some(_) => {
-            let naming = Question::all().filter(|question| question.names_owners);
+            let naming = Question::all_for_users().into_iter().filter(|question| question.names_owners);
             let words: Vec<&str> = naming.map(|question| question.word).collect();
-            Err(format!("--decompose-rules needs --analysis={} or oom", words.join(", ")))
+            Err(format!("--decompose-rules needs one of --analysis={}", words.join(", ")))
         }
         None => Ok(None),
     }
@@ -230,28 +220,34 @@ pub(crate) fn rules(args: &CollectOptions) -> Result<Option<Arc<RuleSet>>, Strin
 
 /// The rules that name owners in rows.
 pub(crate) fn owners(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Option<Arc<RuleSet>> {
-    rules.filter(|_| args.analyses.decompose).cloned()
+    rules.filter(|_| args.analyses.decompose()).cloned()
 }
 
 impl CollectOptions {
-    /// The questions that are asked; those of whole pools are not asked by themselves where a filter splits these.
+    /// The questions that are asked, those included that cost no probe. Those of whole pools are not asked by themselves
+    /// where a filter splits these.
     fn questions(&self) -> Questions {
-        let asked = self.analyses.asked();
+        let asked = self.analyses.questions;
         let filter = Filter { conditions: self.filter.clone(), rules: None };
-        if self.analyses.cheap && !filter.parts_pools() { asked.with("fragmentation") } else { asked }
+        let is_free = |question: &&Question| match question.automatic {
+            Automatic::Never => false,
+            Automatic::Always => question.sees != Sees::WholePools || !filter.parts_pools(),
+            Automatic::WithAccesses => self.events.access && self.level.op,
+        };
+        let free = Question::all().filter(|question| self.analyses.cheap && is_free(question));
+        free.fold(asked, |questions, question| questions.with(question.word))
     }
 
     /// The analyses that scripts need not ask for, in their bits.
     fn given_to_scripts(&self) -> u64 {
-        let failures = if self.analyses.cheap { AnalysisBit::OOM.0 } else { 0 };
-        self.analyses.of_scripts() | self.questions().script_bits() | failures
+        self.questions().script_bits()
     }
 
     /// Whether the options go together.
     pub(crate) fn check(&self) -> Result<(), String> {
         rules(self)?;
         let filter = Filter { conditions: self.filter.clone(), rules: None };
-        let whole_pools = self.analyses.asked().iter().any(|question| question.sees == Sees::WholePools);
+        let whole_pools = self.analyses.questions.iter().any(|question| question.sees == Sees::WholePools);
         if whole_pools { check_pools(&filter) } else { Ok(()) }
     }
 
@@ -293,43 +289,6 @@ impl Selecting {
     }
 }
 
-/// Analyses of one view of a run: those that judge up to the exit, and those that see all of it.
-#[derive(Default)]
-struct Several {
-    judged: Judged,
-    whole: Vec<Box<dyn Analysis>>,
-}
-
-impl Several {
-    fn silent(self) -> Self {
-        Self { judged: self.judged.silent(), ..self }
-    }
-
-    fn marking(self, analysis: impl Analysis + 'static) -> Self {
-        Self { judged: self.judged.marking(Box::new(analysis)), ..self }
-    }
-
-    fn whole(mut self, analysis: impl Analysis + 'static) -> Self {
-        self.whole.push(Box::new(analysis));
-        self
-    }
-
-    /// Adds the analysis of a question.
-    fn asking(mut self, question: &Question, asked: Asked) -> Self {
-        let analysis = (question.analysis)(asked);
-        if question.up_to_exit {
-            return Self { judged: self.judged.freezing(analysis), ..self };
-        }
-        self.whole.push(analysis);
-        self
-    }
-
-    fn into_vec(self) -> Vec<Box<dyn Analysis>> {
-        let judged: Box<dyn Analysis> = Box::new(self.judged);
-        [judged].into_iter().chain(self.whole).collect()
-    }
-}
-
 /// The requested analyses, of the requested part of the run; memory held at the end, and its places, are always
 /// reported. The ledger is that of whole devices.
 pub(crate) fn analyses(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Chosen {
@@ -345,7 +304,7 @@ pub(crate) fn analyses(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> C
         let analyses = of_all_blocks(of_chosen, args, rules, &selection.filter).into_vec();
         return Chosen { analyses: analyses.into_iter().chain(of_whole).collect(), selected: Selecting::ALL };
     }
-    let of_all = of_all_blocks(Several::default().silent(), args, rules, &selection.filter);
+    let of_all = of_all_blocks(AnalysisSet::judging().silent(), args, rules, &selection.filter);
     let (of_chosen, any_block) = Selected::new(&selection, of_chosen.into_vec(), Vec::new());
     let (of_all, _) = Selected::new(&args.window(), of_all.into_vec(), Vec::new());
     let of_part: [Box<dyn Analysis>; 2] = [Box::new(of_chosen), Box::new(of_all)];
@@ -354,47 +313,34 @@ pub(crate) fn analyses(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> C
 }
 
 /// Those that need only the chosen blocks.
-fn of_chosen_blocks(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Several {
+fn of_chosen_blocks(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> AnalysisSet {
     judging(args, rules).whole(HeldAnalysis::default()).marking(ByStackAnalysis::default())
 }
 
 /// Those of them that are made only on request.
-fn judging(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Several {
-    let mut chosen = Several::default();
-    if leaks_wanted(args) {
-        // Owners of what grows are single blocks to keep: too much for what is not asked for.
-        let rules = rules.filter(|_| args.analyses != Analyses::AUTOMATIC);
-        let judged = rules.map_or_else(analyses::judged_leaks, analyses::judged_leaks_by);
-        chosen = Several { judged, ..chosen }.whole(Stepped::new::<FluctuationAnalysis>());
-    }
-    asking(chosen, args, rules, &Filter::default(), |question| question.sees == Sees::Chosen)
+fn judging(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> AnalysisSet {
+    let filter = Filter::default();
+    asking(AnalysisSet::judging(), args, rules, &filter, |question| question.sees == Sees::Chosen)
 }
 
 /// Adds those that need all blocks, whichever they report.
-fn of_all_blocks(mut to: Several, args: &CollectOptions, rules: Option<&Arc<RuleSet>>, filter: &Filter) -> Several {
-    let analyses = &args.analyses;
-    if let Some(rules) = rules.filter(|_| analyses.oom.is_some() || analyses.cheap) {
-        to = to.whole(OomAnalysis::new(Arc::clone(rules)));
-    }
-    if analyses.inefficient || analyses.cheap && args.events.access && args.level.op {
-        to = to.marking(InefficientAnalysis::default().only(filter.clone()));
-    }
+fn of_all_blocks(to: AnalysisSet, args: &CollectOptions, rules: Option<&Arc<RuleSet>>, filter: &Filter) -> AnalysisSet {
     asking(to, args, rules, filter, |question| question.sees != Sees::Chosen)
 }
 
-/// Adds the analyses of requested questions of the registry.
+/// Adds the analyses of requested questions.
 fn asking(
-    to: Several,
+    to: AnalysisSet,
     args: &CollectOptions,
     rules: Option<&Arc<RuleSet>>,
     filter: &Filter,
     which: impl Fn(&Question) -> bool,
-) -> Several {
-    let questions = args.questions();
-    let rules = || rules.cloned().unwrap_or_else(|| Arc::new(RuleSet::builtin()));
-    let asked =
-        |to: Several, question: &Question| to.asking(question, Asked { rules: rules(), filter: filter.clone() });
-    questions.iter().filter(|question| which(question)).fold(to, asked)
+) -> AnalysisSet {
+    // Leaks and fluctuation are off with `--steps` (contract §1.5, §1.8).
+    let is_made = |question: &&Question| which(question) && (args.steps.is_empty() || !question.compares_steps);
+    let automatic = args.analyses == Analyses::automatic();
+    let asked = || Asked { rules: rules.cloned(), automatic, filter: filter.clone() };
+    args.questions().iter().filter(is_made).fold(to, |to, question| (question.add)(asked(), to))
 }
 
 /// Name of a new capture in the output directory.

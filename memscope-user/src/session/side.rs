@@ -21,7 +21,7 @@ use crate::{
         watch::WatchFiles,
     },
     usage::{Notice, Options, Sampler, Trigger},
-    watch::live::{Tap, Watch, WatchOptions},
+    watch::live::{Notice as WatchNotice, Tap, Watch, WatchOptions},
 };
 
 /// The threads beside the stream.
@@ -59,8 +59,9 @@ pub(super) fn start_watch(
         let dir = dirs.of(&tree, pid)?;
         Ok(WatchFiles::new(tree.clone(), dir))
     };
-    let notify = move |warns, text: &str| {
-        speaker.say(if warns { Level::Warn } else { Level::Info }, format_args!("{text}"));
+    let notify = move |notice: &WatchNotice<'_>| {
+        let level = if notice.warns { Level::Warn } else { Level::Info };
+        speaker.say_of(level, notice.place, format_args!("{}", notice.text));
     };
     let rows = libraries.rows().iter().map(|(number, spec)| (*number, *spec, flags(spec, levels))).collect();
     let maps = kernel.watch_maps(&spec.start)?;

@@ -181,8 +181,8 @@ impl Loop {
         let pipeline = Pipeline::new(config, with_reader(audience, counter));
         let (crew, faults) = Crew::new(options.fail_thread.clone());
         let places = (tree.clone(), dirs);
-        let watch = side::start_watch(&options, &mut kernel, &libraries, places, speaker.clone(), &crew)?;
-        let (watch, tap) = watch.unzip();
+        let (watch, tap) =
+            side::start_watch(&options, &mut kernel, &libraries, places, speaker.clone(), &crew)?.unzip();
         let (urgent_sender, urgent) = unbounded_channel();
         let (reader, batches) = start_reader(&options, source, &waits, (tap, urgent_sender), &crew)?;
         let interpreters = Interpreters::new();
@@ -201,9 +201,8 @@ impl Loop {
         let work =
             Results { output_errors, selected, gauge, files, tree }.written_by(writing, batches, &options, &crew)?;
         let usage = side::start_usage(&options, trigger, &reader, speaker.clone(), &crew)?;
-        let starts = home.is_some();
-        let follow =
-            start_follow(&options, (&kernel, libraries, interpreters), (guard, waits, starts), &reader, &speaker);
+        let held = (guard, waits, home.is_some());
+        let follow = start_follow(&options, (&kernel, libraries, interpreters), held, &reader, &speaker);
         Ok(Self {
             duration: options.duration,
             stays: matches!(options.traced, Traced::Joining),

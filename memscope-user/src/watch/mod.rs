@@ -8,7 +8,8 @@ pub mod checksum;
 pub mod items;
 #[cfg(feature = "trace")]
 pub mod live;
-pub mod memory;
+#[cfg(feature = "trace")]
+pub(crate) mod memory;
 pub mod spec;
 pub mod verdict;
 

@@ -17,8 +17,7 @@ use memscope::{
         decompose::RuleSet,
         diff::{self, At, Diff, DiffSide, Snapshot, write_diff},
         inefficient::Inefficient,
-        select::{Filter, Selection, When, Window},
-        step_leaks,
+        select::{Selection, When, Window},
         table::{Cell, Table},
     },
     document::{self, Comparison},
@@ -230,6 +229,12 @@ fn found(outcome: &Outcome, table: &dyn Table<Finding>, report: Report) -> Found
 
 const WITHOUT_HINT: Report = Report { step_hint: false, ..Report::DEFAULT };
 
+/// The table of a question.
+fn table_of(word: &str) -> Result<&'static dyn Table<Finding>, Failure> {
+    let question = Question::of(word).ok_or_else(|| Failure::Other(format!("there is no question `{word}`")))?;
+    Ok(question.table)
+}
+
 /// The command `leaks`.
 #[pyfunction]
 #[pyo3(signature = (files, mark, start_index, part, progress))]
@@ -245,7 +250,7 @@ pub(crate) fn leaks(
         let step_hint = mark.is_none();
         let analyses = analyses::of_leaks(mark, start_index);
         let outcome = read(&files, selection(part), analyses, watch)?;
-        Ok(found(&outcome, step_leaks::TABLE, Report { step_hint, ..Report::default() }))
+        Ok(found(&outcome, table_of("leaks")?, Report { step_hint, ..Report::default() }))
     })?;
     Ok(found?)
 }
@@ -273,7 +278,7 @@ pub(crate) fn inefficient(
             let mut mark = |done, total| watch.at(Progress { stage: Stage::Marking, done, total });
             annotate(&file, &Annotations::of(inefficient), &Destination::InPlace, &mut mark)?;
         }
-        Ok(found(&outcome, analyses::inefficient::TABLE, WITHOUT_HINT))
+        Ok(found(&outcome, table_of("inefficient")?, WITHOUT_HINT))
     })?;
     Ok(found?)
 }
@@ -295,7 +300,7 @@ pub(crate) fn ask(
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Found> {
     let question = Question::of(question).ok_or_else(|| {
-        let words: Vec<&str> = Question::all().map(|question| question.word).collect();
+        let words: Vec<&str> = Question::all_for_users().into_iter().map(|question| question.word).collect();
         PyValueError::new_err(format!("question: one of {}", words.join(", ")))
     })?;
     if rules_file.is_some() && !question.names_owners {
@@ -303,8 +308,8 @@ pub(crate) fn ask(
     }
     let found = job::run(py, progress, move |watch| -> Result<Found, Failure> {
         let rules = rules(rules_file.as_deref())?;
-        let analysis = question.alone(Asked { rules, filter: Filter::default() });
-        let outcome = read(&files, selection(part), vec![analysis], watch)?;
+        let analyses = question.alone(Asked { rules: Some(rules), ..Asked::default() });
+        let outcome = read(&files, selection(part), analyses, watch)?;
         Ok(found(&outcome, question.table, WITHOUT_HINT))
     })?;
     Ok(found?)

@@ -43,7 +43,7 @@ use super::{
     Analysis, Finding,
     concluded::Concluded,
     per_device::PerDevice,
-    question::{Asked, Question, Sees},
+    question::{AnalysisBit, Automatic, FilesCommand, Question, Sees, collected},
     select::{Filter, Matcher},
 };
 use crate::hash::HashMap;
@@ -55,14 +55,15 @@ pub const MAX_OWNERS: usize = 64 << 20;
 /// Owners of the memory of each pool.
 pub(super) const QUESTION: Question = Question {
     word: "decompose",
-    about: "Break memory down by owner, over time: \
-            dumps (CSV or db, ours or msMemScope's) of one run, or a capture",
-    none: "No blocks were seen, so there are no owners to show.",
+    parameter: "",
+    command: FilesCommand::Own,
     names_owners: true,
     sees: Sees::All,
-    up_to_exit: true,
-    script_bit: 2,
-    analysis: |Asked { rules, filter }| Box::new(DecomposeAnalysis::new(rules).only(filter)),
+    compares_steps: false,
+    automatic: Automatic::Never,
+    collects: collected::BLOCKS | collected::ACCESSES,
+    script_bit: Some(AnalysisBit::DECOMPOSE),
+    add: |asked, set| set.freezing(DecomposeAnalysis::new(asked.rules()).only(asked.filter)),
     table: table::TABLE,
 };
 

@@ -29,7 +29,7 @@ use self::series::{Series, free_space};
 pub(super) use self::space::Space;
 use self::space::{Held, Place};
 use super::decompose::{Lives, RuleSet, Went};
-use super::question::{Asked, Question, Sees};
+use super::question::{AnalysisBit, Automatic, FilesCommand, Question, Sees};
 use super::select::Filter;
 use super::{Analysis, Finding, concluded::Concluded};
 use crate::hash::HashMap;
@@ -45,14 +45,19 @@ const PART: u64 = 16;
 /// Free memory of each pool, in pieces.
 pub(super) const QUESTION: Question = Question {
     word: "fragmentation",
-    about: "Show the free pieces of pools, and the blocks that pin them: \
+    parameter: "",
+    command: FilesCommand::Plain {
+        about: "Show the free pieces of pools, and the blocks that pin them: \
             dumps of one run with driver and pool rows, or a capture",
-    none: "No memory of pools was seen, so there are no pieces to show.",
+        none: "No memory of pools was seen, so there are no pieces to show.",
+    },
     names_owners: true,
     sees: Sees::WholePools,
-    up_to_exit: true,
-    script_bit: 32,
-    analysis: |Asked { rules, filter }| Box::new(FragmentationAnalysis::new(rules).only(filter)),
+    compares_steps: false,
+    automatic: Automatic::Always,
+    collects: 0,
+    script_bit: Some(AnalysisBit::FRAGMENTATION),
+    add: |asked, set| set.freezing(FragmentationAnalysis::new(asked.rules()).only(asked.filter)),
     table: table::TABLE,
 };
 

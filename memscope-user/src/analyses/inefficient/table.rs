@@ -8,7 +8,7 @@ use crate::analyses::{
 };
 
 /// A row for each block.
-pub const TABLE: &dyn Table<Finding> = &Rows::<Finding, Inefficient, InefficientBlock> {
+pub(super) const TABLE: &dyn Table<Finding> = &Rows::<Finding, Inefficient, InefficientBlock> {
     columns: &[
         column("pid", Type::Unsigned, |found, _| found.pid.into()),
         column("device", Type::Text, |found, _| Cell::device(found.device)),

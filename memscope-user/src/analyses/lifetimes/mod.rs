@@ -16,7 +16,7 @@ pub use self::finding::{Histogram, LIMITS_NS, Lifetimes, PlaceLifetimes, SizeLif
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::question::{Question, Sees};
+use super::question::{Automatic, FilesCommand, Question, Sees};
 use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
 use crate::hash::HashMap;
 use crate::model::{
@@ -33,13 +33,18 @@ const MAX_RECENT: usize = 64;
 /// Lifetimes by size and place.
 pub(super) const QUESTION: Question = Question {
     word: "lifetimes",
-    about: "Show how long blocks live, by size and call stack: dumps (CSV or db, ours or msMemScope's) of one run, or a capture",
-    none: "No blocks were seen, so there are no lifetimes.",
+    parameter: "",
+    command: FilesCommand::Plain {
+        about: "Show how long blocks live, by size and call stack: dumps (CSV or db, ours or msMemScope's) of one run, or a capture",
+        none: "No blocks were seen, so there are no lifetimes.",
+    },
     names_owners: false,
     sees: Sees::Chosen,
-    up_to_exit: true,
-    script_bit: 0,
-    analysis: |_| Box::new(LifetimesAnalysis::default()),
+    compares_steps: false,
+    automatic: Automatic::Never,
+    collects: 0,
+    script_bit: None,
+    add: |_, set| set.freezing(LifetimesAnalysis::default()),
     table: table::TABLE,
 };
 

@@ -14,6 +14,7 @@ mod finding;
 mod line;
 mod names;
 mod state;
+mod table;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -32,6 +33,7 @@ use super::{
     Analysis, Finding,
     decompose::{Lives, RuleSet},
     groups::Room,
+    question::{AnalysisBit, Automatic, FilesCommand, Question, Sees, collected},
 };
 use crate::{
     hash::HashMap,
@@ -48,6 +50,21 @@ const MAX_PROCESSES: usize = 64 << 10;
 const MAX_FAILING: usize = 256;
 /// Most further attempts reported of a request.
 const MAX_RETRIES: usize = 16;
+
+/// Why there was no memory, and the blocks live then.
+pub(super) const QUESTION: Question = Question {
+    word: "oom",
+    parameter: "[:K]",
+    command: FilesCommand::None,
+    names_owners: true,
+    sees: Sees::All,
+    compares_steps: false,
+    automatic: Automatic::Always,
+    collects: collected::BLOCKS,
+    script_bit: Some(AnalysisBit::OOM),
+    add: |asked, set| set.whole(OomAnalysis::new(asked.rules())),
+    table: table::TABLE,
+};
 
 /// Reports the state of memory at each request that failed.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::decompose::{Came, Lives, RuleSet, Went};
 use super::groups::{Change, Groups, Room};
 use super::inferred::{InferredSteps, Standing};
-use super::question::{Asked, Question, Sees};
+use super::question::{AnalysisBit, Automatic, FilesCommand, Question, Sees};
 use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
 use crate::model::{Alloc, Confidence, Device, Event, EventKind, Free, Pool, ProcessStart, RunEnd, StepsFrom};
 
@@ -26,14 +26,19 @@ const MAX_PLACES: usize = 100;
 /// Live memory at the peak of each pool.
 pub(super) const QUESTION: Question = Question {
     word: "peaks",
-    about: "Show live memory at the peak: \
+    parameter: "",
+    command: FilesCommand::Plain {
+        about: "Show live memory at the peak: \
             dumps (CSV or db, ours or msMemScope's) of one run, or a capture",
-    none: "No blocks were seen, so there is no peak.",
+        none: "No blocks were seen, so there is no peak.",
+    },
     names_owners: true,
     sees: Sees::Chosen,
-    up_to_exit: false,
-    script_bit: 16,
-    analysis: |Asked { rules, .. }| Box::new(PeaksAnalysis::new(rules)),
+    compares_steps: false,
+    automatic: Automatic::Never,
+    collects: 0,
+    script_bit: Some(AnalysisBit::PEAKS),
+    add: |asked, set| set.whole(PeaksAnalysis::new(asked.rules())),
     table: table::TABLE,
 };
 

@@ -28,11 +28,16 @@ mod table;
 mod text;
 
 pub use self::finding::{Kept, Leak, StepLeakPlace, StepLeaks, StepVerdict};
-pub use self::table::TABLE;
 
-use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
 use std::collections::HashSet;
 
+use super::{
+    Analysis, Finding, FluctuationAnalysis, Stepped,
+    concluded::Concluded,
+    judged_leaks, judged_leaks_by,
+    per_device::PerDevice,
+    question::{AnalysisBit, Automatic, FilesCommand, Question, Sees, collected},
+};
 use crate::hash::HashMap;
 use crate::model::{Block, Confidence, Event, EventKind, Figures, Free, FreeCause, Pool, RunEnd, Stacks, StepsFrom};
 
@@ -48,6 +53,25 @@ const MIN_STEPS: u32 = 3;
 /// Most places, of a process on a device, with blocks that were freed after the end of their step. The lifetimes at
 /// further ones are unknown.
 const MAX_FREED_PLACES: usize = 65_536;
+
+/// Leaks: by steps, growth, and variation of use inside steps.
+pub(super) const QUESTION: Question = Question {
+    word: "leaks",
+    parameter: "",
+    command: FilesCommand::Own,
+    names_owners: false,
+    sees: Sees::Chosen,
+    compares_steps: true,
+    automatic: Automatic::Never,
+    collects: collected::BLOCKS,
+    script_bit: Some(AnalysisBit::LEAKS),
+    add: |asked, set| {
+        let rules = asked.rules.as_ref().filter(|_| !asked.automatic);
+        let judged = rules.map_or_else(judged_leaks, judged_leaks_by);
+        set.leaks(judged).whole(Stepped::new::<FluctuationAnalysis>())
+    },
+    table: table::TABLE,
+};
 
 /// Finds the blocks that outlive the step after their own.
 #[derive(Debug, Default)]

@@ -61,7 +61,7 @@ const LEAK: &str = "leak";
 const UNJUDGED: &str = "unjudged";
 
 /// A row for each block.
-pub const TABLE: &dyn Table<Finding> = &Rows::<Finding, Head, Block> {
+pub(super) const TABLE: &dyn Table<Finding> = &Rows::<Finding, Head, Block> {
     columns: &[
         column("verdict", Type::Text, |_, block| Cell::text(block.verdict)),
         column("pid", Type::Unsigned, |head, _| head.pid.into()),

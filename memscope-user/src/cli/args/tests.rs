@@ -17,7 +17,7 @@ fn definition_is_consistent() {
 fn defaults_of_a_trace() {
     let trace = TraceArgs::default();
     assert_eq!((trace.ring_size, trace.usage_rate, trace.no_capture), (64 << 20, 10, false));
-    assert!(trace.collect.analysis.chosen.leaks);
+    assert!(trace.collect.analysis.chosen.questions.has("leaks"));
 }
 
 #[test]

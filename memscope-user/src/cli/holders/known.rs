@@ -10,8 +10,8 @@ use anyhow::Result;
 use super::super::input;
 use crate::{
     analyses::{
-        Finding, GrowthAnalysis, Observer,
-        growth::{Site, site_of},
+        Finding, GrowthAnalysis, Kind as _, Observer,
+        growth::{Growth, Site, site_of},
     },
     hash::HashMap,
     holders::Asked,
@@ -86,10 +86,7 @@ pub(super) fn of_place(file: &Path, pid: u32, text: &str) -> Result<Vec<Asked>> 
 /// Live blocks of the places that grow.
 pub(super) fn growing(file: &Path, pid: u32) -> Result<Vec<Asked>> {
     let (findings, live) = read(file, pid)?;
-    let of_process = findings.iter().filter_map(|finding| match finding {
-        Finding::Growth(growth) if growth.pid == pid => Some(growth),
-        _ => None,
-    });
+    let of_process = findings.iter().filter_map(Growth::of).filter(|growth| growth.pid == pid);
     let sites: Vec<Site> = of_process.flat_map(|growth| &growth.sites).filter_map(|growing| growing.site).collect();
     Ok(live.values().filter(|block| sites.contains(&site_of(block))).map(asked).collect())
 }

@@ -81,10 +81,10 @@ fn steps_have_limits() {
 
 #[test]
 fn oom_takes_a_count_within_the_range() {
-    assert_eq!("oom".parse::<Analyses>().map(|a| a.chosen.oom), Ok(Some(10)));
-    let peaks = Chosen { peaks: true, ..Chosen::NONE };
+    assert_eq!("oom".parse::<Analyses>().map(|a| a.chosen.oom()), Ok(Some(10)));
+    let peaks = Chosen::NONE.with("peaks");
     assert_eq!("peaks".parse(), Ok(Analyses { chosen: peaks, cleared: false }));
-    assert_eq!("leaks,oom:1000".parse::<Analyses>().map(|a| (a.chosen.bits(), a.chosen.oom)), Ok((9, Some(1000))));
+    assert_eq!("leaks,oom:1000".parse::<Analyses>().map(|a| (a.chosen.bits(), a.chosen.oom())), Ok((9, Some(1000))));
     for bad in ["oom:", "oom:0", "oom:1001", "oom:abc", "oomfoo"] {
         assert!(bad.parse::<Analyses>().is_err(), "{bad}");
     }
@@ -94,10 +94,10 @@ fn oom_takes_a_count_within_the_range() {
 #[test]
 fn automatic_analyses_are_cheap() {
     let chosen = |text: &str| text.parse::<Analyses>().map(|a| a.chosen);
-    assert_eq!(chosen("auto"), Ok(Chosen::AUTOMATIC));
+    assert_eq!(chosen("auto"), Ok(Chosen::automatic()));
     assert_eq!(chosen("leaks"), Ok(Chosen::default()));
     assert_eq!(chosen("auto").map(Chosen::bits), Ok(1));
-    assert_eq!(chosen("auto,oom:3").map(|chosen| (chosen.oom, chosen.cheap)), Ok((Some(3), true)));
+    assert_eq!(chosen("auto,oom:3").map(|chosen| (chosen.oom(), chosen.cheap)), Ok((Some(3), true)));
 }
 
 #[test]

@@ -84,7 +84,7 @@ impl Libraries {
         use std::os::fd::AsFd as _;
 
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("").to_owned();
-        let rows: Vec<_> = rows.iter().filter(|(_, spec)| super::matches(spec, &name)).copied().collect();
+        let rows: Vec<_> = rows.iter().filter(|(_, spec)| super::names::matches(spec, &name)).copied().collect();
         let mut plan = super::Plan::new(path);
         if rows.is_empty() {
             return Ok(plan.library);

@@ -1,17 +1,23 @@
 //! Chooses the instructions of a file that get probes, and their rows.
 
+use std::{fs::File, path::Path};
+
 use memscope_common::{
     ProbeRow, When,
     row::{REGISTER_ARGS, ROW_BOUNDARY, ROW_TEXT},
 };
 
-use super::{Libraries, LibraryOps, Placed, Plan, is_loader, matches};
+use super::{
+    Libraries, Library, LibraryOps, Placed,
+    names::{is_loader, matches},
+};
 use crate::{
     error_chain,
-    kernel::{Kernel, KernelError, Point, PointKind, semaphore::Place},
+    kernel::{Kernel, KernelError, Point, PointKind, same_file::Likeness, semaphore::Place},
     locate::{
         hidden::{self, CallSite, Evidence, Located},
-        mstx_copies, ops,
+        mstx_copies,
+        ops::{self, OpsPlan},
         site::{self, Function, Site, SiteUse},
         thunks,
     },
@@ -24,6 +30,24 @@ const LOADER_HOOK: &str = "_dl_debug_state";
 /// Holds `r_state` at [`R_STATE`] (`struct r_debug` of `link.h`).
 const LOADER_STATE: &str = "_r_debug";
 const R_STATE: u64 = 24;
+
+/// Plans the probes without a kernel: for `doctor` and for [`Libraries::attach`].
+pub(super) struct Plan {
+    pub(super) library: Library,
+    pub(super) points: Vec<Point>,
+    pub(super) ops: OpsPlan,
+    pub(super) presence: Option<Place>,
+    pub(super) likeness: Option<Likeness>,
+    pub(super) file: Option<File>,
+}
+
+impl Plan {
+    pub(super) fn new(path: &Path) -> Self {
+        let (library, ops) = (Library::at(path), OpsPlan::default());
+        Self { library, points: Vec::new(), ops, presence: None, likeness: None, file: None }
+    }
+}
+
 impl Libraries {
     pub(super) fn plan_elf(
         &mut self,

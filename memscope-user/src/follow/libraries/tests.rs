@@ -1,5 +1,6 @@
 use memscope_common::When;
 
+use super::names::{is_loader, matches};
 use super::*;
 use crate::probes::Layer;
 

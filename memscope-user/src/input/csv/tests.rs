@@ -58,7 +58,7 @@ fn blocks_with_stacks() {
     let (rows, notes) = read(&format!("{HEADER}{row}\n\n{row}"));
     let rows = rows.expect("readable");
     assert_eq!((rows.len(), rows[1].line, notes.torn_rows), (2, 9, 0));
-    assert_eq!(rows[0].kind, super::super::row::Kind::Malloc(pools::PTA));
+    assert_eq!(rows[0].kind, crate::dump_format::row::Kind::Malloc(pools::PTA));
     assert_eq!((rows[0].allocation_id, rows[0].size_bytes), (Some(4), Some(10)));
     assert_eq!((rows[0].used_bytes, rows[0].total_bytes, rows[0].ptr), (Some(20), Some(30), Some(0x3039)));
 }

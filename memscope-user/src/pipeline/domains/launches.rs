@@ -16,9 +16,21 @@ const MAX_NAMES: usize = 64 << 10;
 /// The effect of a call about kernels.
 #[derive(Debug)]
 pub(in crate::pipeline) enum Effect {
-    Launch { handle: u64, stream: u64, name: Option<Arc<str>> },
-    KernelName { handle: u64, name: Arc<str> },
-    StreamId { stream: u64, id: i64 },
+    /// `stream_id`: if the program has not asked for it in a call.
+    Launch {
+        handle: u64,
+        stream: u64,
+        stream_id: Option<i64>,
+        name: Option<Arc<str>>,
+    },
+    KernelName {
+        handle: u64,
+        name: Arc<str>,
+    },
+    StreamId {
+        stream: u64,
+        id: i64,
+    },
 }
 
 pub(super) const fn has_text(kind: LaunchCall) -> bool {
@@ -37,6 +49,7 @@ pub(super) fn interpret(kind: LaunchCall, call: RawCall<'_>) -> Interpreted {
         (LaunchCall::Launch, Phase::Enter) => Effect::Launch {
             handle: call.field(Field::Handle).unwrap_or(0),
             stream: call.field(Field::Stream).unwrap_or(0),
+            stream_id: None,
             name: call.called.text.filter(|text| !text.is_empty()).map(Arc::from),
         },
         (_, Phase::Return) if call.code() != 0 => return Ok(None),
@@ -77,10 +90,11 @@ impl Launches {
 
     pub(in crate::pipeline) fn apply(&mut self, effect: Effect, turn: &mut Turn<'_>) {
         match effect {
-            Effect::Launch { handle, stream, name } => {
+            Effect::Launch { handle, stream, stream_id, name } => {
                 let name = name.unwrap_or_else(|| self.name(handle));
                 turn.home.launches += 1;
-                let launch = Launch { name, stream, stream_id: self.streams.get(&stream).copied() };
+                let stream_id = stream_id.or_else(|| self.streams.get(&stream).copied());
+                let launch = Launch { name, stream, stream_id };
                 turn.emit(turn.device(), EventKind::Launch(launch));
             }
             Effect::KernelName { handle, name } => Arc::make_mut(&mut self.names).insert(handle, name),

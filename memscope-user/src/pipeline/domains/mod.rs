@@ -6,6 +6,7 @@
 //! [`Home`](super::turn::Home).
 
 pub(super) mod atb;
+pub(super) mod dumped;
 pub(super) mod failing;
 pub(super) mod launches;
 pub(super) mod memory;
@@ -40,8 +41,10 @@ pub(super) enum Effect {
     Mstx(mstx::Effect),
     Pool(pools::Effect),
     Atb(atb::Effect),
-    Torch(Box<torch::OpCall>),
+    Torch(torch::Effect),
     Script(script::Effect),
+    /// Of a dump's row about a block.
+    Dumped(dumped::Effect),
     /// A code object of Python is at this address.
     Code {
         address: u64,

@@ -20,16 +20,35 @@ use crate::probes::{Field, MstxCall};
 /// A domain without a known name.
 const UNKNOWN: Name = Name::fixed(&"unknown");
 
-/// The effect of a call of mstx. `domain`: its handle, if the call is of one.
+/// A domain of the user's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pipeline) enum Domain {
+    /// The handle in a call.
+    Handle(u64),
+    /// The name in a dump's row.
+    Named(Name),
+}
+
+impl Domain {
+    /// Its handle; ranges of rows have numbers, and need none.
+    const fn handle(self) -> Option<u64> {
+        match self {
+            Self::Handle(handle) => Some(handle),
+            Self::Named(_) => None,
+        }
+    }
+}
+
+/// The effect of a call of mstx. `domain`: if the call is of one.
 #[derive(Debug)]
 pub(in crate::pipeline) enum Effect {
     Mark {
         text: Option<Arc<str>>,
-        domain: Option<u64>,
+        domain: Option<Domain>,
     },
     RangeStart {
         text: Option<Arc<str>>,
-        domain: Option<u64>,
+        domain: Option<Domain>,
     },
     /// The program's own id of the range that the thread has just started.
     RangeId {
@@ -37,7 +56,7 @@ pub(in crate::pipeline) enum Effect {
     },
     RangeEnd {
         id: u64,
-        domain: Option<u64>,
+        domain: Option<Domain>,
     },
     /// A domain of this name has this handle.
     DomainCreated {
@@ -106,14 +125,13 @@ pub(super) fn interpret(kind: MstxCall, call: RawCall<'_>) -> Interpreted {
     };
     let handle = call.called.status.cast_unsigned();
     let domain = || call.field(Field::Domain);
+    let of = || domain().ok().map(Domain::Handle);
     let effect = match (kind, entered) {
-        (Call::Mark, true) => Effect::Mark { domain: domain().ok(), text: call.called.text.map(Arc::from) },
-        (Call::RangeStart, true) => Effect::RangeStart { domain: domain().ok(), text: call.called.text.map(Arc::from) },
+        (Call::Mark, true) => Effect::Mark { domain: of(), text: call.called.text.map(Arc::from) },
+        (Call::RangeStart, true) => Effect::RangeStart { domain: of(), text: call.called.text.map(Arc::from) },
         (Call::RangeStart, false) if call.code() != 0 => Effect::RangeId { id: handle },
         // A function of the user's choice passes no id.
-        (Call::RangeEnd, true) => {
-            Effect::RangeEnd { id: call.field(Field::RangeId).unwrap_or(0), domain: domain().ok() }
-        }
+        (Call::RangeEnd, true) => Effect::RangeEnd { id: call.field(Field::RangeId).unwrap_or(0), domain: of() },
         (Call::DomainCreate, false) => Effect::DomainCreated { handle, name: call.called.text },
         (Call::DomainDestroy, true) => Effect::DomainDestroyed { handle: domain()? },
         (Call::HeapRegister, false) => Effect::HeapRegistered { domain: domain()?, handle, range: range(&call)? },
@@ -168,7 +186,8 @@ impl Mstx {
     ) {
         let tid = turn.at.tid;
         match effect {
-            Effect::Mark { text, domain: None } if torch::sanitized(text.as_deref(), turn) => {}
+            // A dump has the accesses themselves.
+            Effect::Mark { text, domain: None } if turn.given.is_none() && torch::sanitized(text.as_deref(), turn) => {}
             Effect::Mark { text, domain } => self.mark(domain, Mark::Point { text }, turn),
             Effect::RangeStart { text, domain } => self.range_start(text, domain, turn),
             Effect::RangeEnd { id, domain } => self.range_end(id, domain, turn),
@@ -206,11 +225,12 @@ impl Mstx {
         }
     }
 
-    /// A mark; `domain` is the handle of its domain, if it has one.
-    fn mark(&self, domain: Option<u64>, mark: Mark, turn: &mut Turn<'_>) {
+    /// A mark; `domain` is its domain, if it has one.
+    fn mark(&self, domain: Option<Domain>, mark: Mark, turn: &mut Turn<'_>) {
         let kind = match domain {
             None => EventKind::Mark(mark),
-            Some(handle) => {
+            Some(Domain::Named(domain)) => EventKind::DomainMark { domain, mark },
+            Some(Domain::Handle(handle)) => {
                 EventKind::DomainMark { domain: self.names.name(turn.at.tid, handle).unwrap_or(UNKNOWN), mark }
             }
         };
@@ -218,8 +238,13 @@ impl Mstx {
     }
 
     /// A range begins; with the right text it is a step, unless it is of a domain.
-    fn range_start(&mut self, text: Option<Arc<str>>, domain: Option<u64>, turn: &mut Turn<'_>) {
-        let range_id = self.ranges.start(turn.at.tid, domain);
+    fn range_start(&mut self, text: Option<Arc<str>>, domain: Option<Domain>, turn: &mut Turn<'_>) {
+        let tid = turn.at.tid;
+        let range_id = self.ranges.start(tid, domain.and_then(Domain::handle));
+        if turn.given.is_some() {
+            // Rows name a range by our own id.
+            self.ranges.named(tid, range_id);
+        }
         let is_step = domain.is_none() && text.as_deref() == Some(STEP_START) && turn.steps_count(false);
         let mark = Mark::RangeStart { text, range_id };
         if !is_step {
@@ -234,8 +259,8 @@ impl Mstx {
         }
     }
 
-    fn range_end(&mut self, passed_id: u64, domain: Option<u64>, turn: &mut Turn<'_>) {
-        let range_id = self.ranges.end(turn.at.tid, domain, passed_id);
+    fn range_end(&mut self, passed_id: u64, domain: Option<Domain>, turn: &mut Turn<'_>) {
+        let range_id = self.ranges.end(turn.at.tid, domain.and_then(Domain::handle), passed_id);
         self.mark(domain, Mark::RangeEnd { range_id, passed_id }, turn);
         let Some(range) = range_id.filter(|_| domain.is_none()) else { return };
         let Some(OpenStep { step, device, mut devices }) = turn.home.steps.of_range(range) else {

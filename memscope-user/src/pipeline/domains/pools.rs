@@ -33,16 +33,16 @@ pub(in crate::pipeline) enum Effect {
 /// A pool's report of one of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pipeline) struct PoolReport {
-    pub(super) pool: Pool,
-    pub(super) change: PoolChange,
+    pub(in crate::pipeline) pool: Pool,
+    pub(in crate::pipeline) change: PoolChange,
     /// In the program's numbering; `None`: that of the thread.
-    pub(super) device: Option<u32>,
-    pub(super) addr: u64,
+    pub(in crate::pipeline) device: Option<u32>,
+    pub(in crate::pipeline) addr: u64,
     /// `None` where only the address is known.
-    pub(super) size_bytes: Option<u64>,
-    pub(super) totals: Option<PoolTotals>,
+    pub(in crate::pipeline) size_bytes: Option<u64>,
+    pub(in crate::pipeline) totals: Option<PoolTotals>,
     /// Pointer of the stream that it belongs to.
-    pub(super) stream: Option<u64>,
+    pub(in crate::pipeline) stream: Option<u64>,
 }
 
 pub(super) const fn figures(kind: PoolCall) -> &'static [Figures] {
@@ -96,7 +96,7 @@ fn pool_report(call: &RawCall<'_>) -> Result<Effect, Unusable> {
     };
     let totals = PoolTotals {
         used_bytes: Some(call.field(Field::PoolAllocated)?),
-        reserved_bytes: call.field(Field::PoolReserved)?,
+        reserved_bytes: Some(call.field(Field::PoolReserved)?),
         active_bytes: call.field(Field::PoolActive)?,
     };
     Ok(Effect::Report(PoolReport {
@@ -272,7 +272,7 @@ impl Pools {
             addr,
             size_bytes: size_bytes.unwrap_or(0),
             used_bytes: totals.used_bytes.unwrap_or(0),
-            total_bytes: totals.reserved_bytes,
+            total_bytes: totals.reserved_bytes.unwrap_or(0),
             active_bytes: totals.active_bytes,
         };
         turn.emit(turn.device_or_own(device), EventKind::BlockReturned(returned));

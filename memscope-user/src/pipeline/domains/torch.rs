@@ -10,7 +10,7 @@ use memscope_common::record::{OBJECT_LIST_INLINE, OBJECT_LIST_WORDS};
 use super::super::blocks::Key;
 use super::super::rows::{RawCall, Unusable};
 use super::super::turn::Turn;
-use super::Effect;
+use super::Effect as AnyEffect;
 use crate::backend::{Backend, OpUses, Use as SanitizedUse};
 use crate::decode::{ObjectCopy, Objects, Phase, word};
 use crate::model::{Access, AccessKind, Device, EventKind, Figures, Op, OpPhase, Pool, PoolOperators};
@@ -71,17 +71,34 @@ pub(super) const fn figures(kind: TorchCall) -> &'static [Figures] {
     }
 }
 
-pub(super) fn interpret(kind: TorchCall, call: RawCall<'_>) -> Option<Effect> {
+pub(super) fn interpret(kind: TorchCall, call: RawCall<'_>) -> Option<AnyEffect> {
     match (kind, call.called.phase) {
         (TorchCall::Submit, Phase::Enter) => {
-            call.called.text.map(|name| Effect::Torch(Box::new(OpCall::submitted(name))))
+            call.called.text.map(|name| AnyEffect::Torch(Effect::Call(Box::new(OpCall::submitted(name)))))
         }
         _ => None,
     }
 }
 
+/// The effect of a call of an operator, or of a dump's row about one.
+#[derive(Debug)]
+pub(in crate::pipeline) enum Effect {
+    Call(Box<OpCall>),
+    Op(Op),
+    Access(Box<Access>),
+}
+
+/// Applies an effect; operators have no state.
+pub(in crate::pipeline) fn apply(effect: Effect, turn: &mut Turn<'_>) {
+    match effect {
+        Effect::Call(op) => passed(&op, turn),
+        Effect::Op(op) => turn.emit(turn.device(), EventKind::Op(op)),
+        Effect::Access(access) => turn.emit(turn.device(), EventKind::Access(*access)),
+    }
+}
+
 /// An operator is passed: its name, and the memory it uses.
-pub(in crate::pipeline) fn apply(op: &OpCall, turn: &mut Turn<'_>) {
+fn passed(op: &OpCall, turn: &mut Turn<'_>) {
     let device = turn.device();
     let (before, after) = op.marks();
     if let Some(mark) = before {
@@ -228,7 +245,7 @@ impl Operators {
         kind: TorchCall,
         backend: &dyn Backend,
         objects: &Objects<'_>,
-    ) -> Result<(Effect, u64), Unusable> {
+    ) -> Result<(AnyEffect, u64), Unusable> {
         let operator = self.0.get(objects.detail as usize).and_then(Option::as_ref).ok_or(Unusable)?;
         let (phase, uses) = match kind {
             TorchCall::Enter => (OpPhase::Start, &operator.enter),
@@ -246,7 +263,7 @@ impl Operators {
             }
         }
         let left_out = call.left_out;
-        Ok((Effect::Torch(Box::new(call)), left_out))
+        Ok((AnyEffect::Torch(Effect::Call(Box::new(call))), left_out))
     }
 }
 

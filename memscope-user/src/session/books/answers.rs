@@ -32,16 +32,9 @@ pub(super) struct Answers {
 /// Everything is asked, as of a trace with all analyses.
 pub(super) fn answers(book: &Book, apart_ns: u64) -> Answers {
     let (events, end) = book.events(apart_ns);
-    let analyses = Analyses {
-        leaks: true,
-        decompose: true,
-        inefficient: true,
-        oom: Some(3),
-        peaks: true,
-        fragmentation: true,
-        questions: Questions::NONE.with("lifetimes"),
-        cheap: false,
-    };
+    let words = ["leaks", "decompose", "inefficient", "oom", "peaks", "fragmentation", "lifetimes"];
+    let questions = words.into_iter().fold(Questions::NONE, Questions::with);
+    let analyses = Analyses { questions, oom_blocks: 3, cheap: false };
     let options = CollectOptions { analyses, ..CollectOptions::default() };
     let rules = Arc::new(RuleSet::builtin());
     let mut chosen = outputs::analyses(&options, Some(&rules)).analyses;

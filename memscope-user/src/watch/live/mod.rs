@@ -25,6 +25,7 @@ use std::{
     fmt::Write as _,
     io,
     mem::offset_of,
+    panic::Location,
     sync::{Arc, Mutex, mpsc},
     thread::JoinHandle,
     time::Duration,
@@ -36,11 +37,13 @@ use self::engine::{Common, Engine, Input, Seen};
 use super::{
     items::{Block, Look},
     spec::WatchSpec,
-    verdict::{BlockVerdict, Change, Freed},
+    verdict::{BlockKey, BlockVerdict, Change, Freed},
 };
 use crate::{
+    analyses::watched::{Conclusion, PassedOperator, PassedSides, Watched, WatchedBlock, WatchedFree},
     crew::{Crew, Post},
     kernel::{KernelError, WatchMaps},
+    pipeline::calls::Calls,
     probes::{CallKind, LaunchCall, ProbeSpec},
     sinks::{SinkError, watch::WatchFiles},
 };
@@ -50,10 +53,21 @@ const MAX_PROCESSES: usize = 1024;
 
 /// Gives the files of a process.
 pub type Outputs = Box<dyn Fn(u32) -> Result<WatchFiles, SinkError> + Send + Sync>;
-/// Sends a message to the user: whether it is a warning, and the text.
-pub type Notify = Box<dyn Fn(bool, &str) + Send + Sync>;
+/// Sends a message to the user.
+pub type Notify = Box<dyn Fn(&Notice<'_>) + Send + Sync>;
 /// Opens the kernel side's maps for one more thread.
 pub type OpenMaps = Box<dyn Fn() -> Result<WatchMaps, KernelError> + Send>;
+
+/// A message to the user.
+#[derive(Clone, Copy, Debug)]
+pub struct Notice<'a> {
+    /// It is a warning.
+    pub warns: bool,
+    /// The line of the source that sends it.
+    pub place: &'static Location<'static>,
+    /// The text.
+    pub text: &'a str,
+}
 
 /// The records that block watch has to see as soon as they come.
 pub struct Tap {
@@ -106,8 +120,9 @@ impl Watch {
             .filter(|(_, spec, flags)| *flags != 0 || spec.meaning == CallKind::Launch(LaunchCall::KernelName));
         let (sender, receiver) = mpsc::channel();
         let tap = Tap { rows: wanted.map(|(number, ..)| *number).collect(), sender: sender.clone() };
+        let calls = Calls::new(rows.iter().map(|(number, spec, _)| (*number, spec.describe())));
         let rows = rows.into_iter().map(|(number, spec, flags)| (number, (spec, flags))).collect();
-        let common = Arc::new(Common { spec, rows, outputs, notify, memories: Mutex::default() });
+        let common = Arc::new(Common { spec, rows, calls, outputs, notify, memories: Mutex::default() });
         let hub = Hub { common, open_maps, crew: crew.clone(), engines: HashMap::new(), seen: Vec::new() };
         let thread = crew.spawn("memscope-watch", move |post| hub.run(&receiver, post))?;
         Ok((Self { sender, thread }, tap))
@@ -123,12 +138,12 @@ impl Watch {
         let _ = left.recv_timeout(PATIENCE);
     }
 
-    /// Ends the watch; returns its findings as text.
+    /// Ends the watch; returns its findings, by process.
     #[must_use]
-    pub fn finish(self) -> String {
+    pub fn finish(self) -> Vec<Watched> {
         let _ = self.sender.send(Message::Finish);
         let seen = self.thread.join().unwrap_or_default();
-        verdict_text(&seen)
+        seen.iter().map(watched).collect()
     }
 }
 
@@ -194,7 +209,7 @@ impl Hub {
         let maps = match (self.open_maps)() {
             Ok(maps) => maps,
             Err(error) => {
-                (self.common.notify)(true, &crate::error_chain(&error));
+                self.common.say(true, &crate::error_chain(&error));
                 return false;
             }
         };
@@ -206,7 +221,7 @@ impl Hub {
                 true
             }
             Err(error) => {
-                (self.common.notify)(true, &format!("cannot watch process {pid}: {error}"));
+                self.common.say(true, &format!("cannot watch process {pid}: {error}"));
                 false
             }
         }
@@ -250,82 +265,53 @@ fn freed_text(block: &Block, freed: &Freed) -> String {
     )
 }
 
-/// The conclusion about a block. `missed`: sides of operators passed unseen while it was watched, or may have.
-fn conclusion(verdict: &BlockVerdict, missed: bool) -> String {
-    match (&verdict.first, verdict.read) {
-        (Some(change), _) => format!("first changed {}", change.when()),
-        (None, 0) => "never read, so nothing is known of it".to_owned(),
-        (None, _) if missed => {
-            "undecided: no change between the looks, but operators passed that were not looked at".to_owned()
-        }
-        (None, _) if verdict.unread > 0 => "no change between the looks that succeeded".to_owned(),
-        (None, _) if verdict.freed.is_some() => "unchanged until it was freed".to_owned(),
-        (None, _) => "unchanged".to_owned(),
-    }
-}
-
-/// The final verdict on each block.
-fn verdict_text(seen: &[Seen]) -> String {
-    let mut text = String::new();
-    for process in seen {
-        let Seen { pid, verdicts, skipped, late, merged, was_set_up, unsent, passed, unsent_since_ns } = process;
-        if !was_set_up {
-            let _ = writeln!(text, "process {pid}: no block was watched");
-            continue;
-        }
-        let mut any = false;
-        for ((name, index, addr, size_bytes, _), verdict) in verdicts.blocks() {
-            any = true;
-            let name = name.escape_debug();
-            let _ = write!(text, "process {pid}: block `{name}` output {index} ({addr:#x}, {size_bytes} bytes): ");
-            let was_over = verdict.freed.as_ref().is_some_and(|freed| freed.time_ns < *unsent_since_ns);
-            let missed = skipped + late + merged > 0 || (*unsent > 0 && !was_over);
-            let _ = write!(
-                text,
-                "{}; {} look(s), {} change(s)",
-                conclusion(verdict, missed),
-                verdict.read,
-                verdict.changes
-            );
-            if let Some(why) = &verdict.first_unread {
-                let _ = write!(text, ", {} unread ({})", verdict.unread, why.escape_debug());
-            }
-            if let Some(Freed { by, tid, .. }) = &verdict.freed {
-                let _ = write!(text, "; freed by {by} (thread {tid}), and not watched from there on");
-            }
-            let _ = writeln!(text);
-        }
-        if verdicts.quiet() > 0 {
-            let _ =
-                writeln!(text, "process {pid}: {} more block(s), unchanged until they were freed", verdicts.quiet());
-        }
-        if !any {
-            let _ = writeln!(text, "process {pid}: no operator began watching");
-        }
-        for (count, why) in [
-            (skipped, "too many threads at once"),
-            (late, "the thread was elsewhere by then"),
-            (merged, "the thread blocked SIGURG"),
-            (unsent, "the program had a handler of its own for SIGURG, or ignored it"),
-        ] {
-            if *count > 0 {
-                let _ = writeln!(text, "process {pid}: {count} side(s) of operators passed unseen: {why}");
-            }
-        }
-        if !passed.is_empty() {
-            let _ = writeln!(text, "process {pid}: operators that were not looked at: {}", passed_text(passed));
-        }
-    }
-    text
-}
-
-/// Operators with the number of calls of each, the first of them.
-fn passed_text(passed: &[(Arc<str>, u64)]) -> String {
+/// What was found in a process.
+fn watched(seen: &Seen) -> Watched {
     const MAX_NAMED: usize = 32;
-    let named = passed.iter().take(MAX_NAMED).map(|(name, count)| format!("`{}` ({count})", name.escape_debug()));
-    let mut text = named.collect::<Vec<_>>().join(", ");
-    if passed.len() > MAX_NAMED {
-        let _ = write!(text, " and {} more", passed.len() - MAX_NAMED);
+    let Seen { pid, verdicts, skipped, late, merged, was_set_up, unsent, passed, unsent_since_ns } = seen;
+    let block = |((name, index, addr, size_bytes, _), verdict): (&BlockKey, &BlockVerdict)| {
+        let was_over = verdict.freed.as_ref().is_some_and(|freed| freed.time_ns < *unsent_since_ns);
+        let missed = skipped + late + merged > 0 || (*unsent > 0 && !was_over);
+        WatchedBlock {
+            name: name.to_string(),
+            output: *index,
+            addr: *addr,
+            size_bytes: *size_bytes,
+            conclusion: conclusion(verdict, missed),
+            looks: verdict.read,
+            changes: verdict.changes,
+            failed_looks: verdict.unread,
+            failed_because: verdict.first_unread.as_ref().map(ToString::to_string),
+            freed: verdict.freed.as_ref().map(|freed| WatchedFree { function: freed.by.to_string(), tid: freed.tid }),
+        }
+    };
+    let reasons = [
+        (skipped, "too many threads at once"),
+        (late, "the thread was elsewhere by then"),
+        (merged, "the thread blocked SIGURG"),
+        (unsent, "the program had a handler of its own for SIGURG, or ignored it"),
+    ];
+    let sides = reasons.into_iter().filter(|(count, _)| **count > 0);
+    let operators = passed.iter().take(MAX_NAMED);
+    Watched {
+        pid: *pid,
+        was_set_up: *was_set_up,
+        blocks: verdicts.blocks().map(block).collect(),
+        quiet_blocks: verdicts.quiet(),
+        passed: sides.map(|(sides, reason)| PassedSides { sides: *sides, reason }).collect(),
+        operators: operators.map(|(name, calls)| PassedOperator { name: name.to_string(), calls: *calls }).collect(),
+        operators_left_out: passed.len().saturating_sub(MAX_NAMED) as u64,
     }
-    text
+}
+
+/// The conclusion about a block. `missed`: sides of operators passed unseen while it was watched, or may have.
+fn conclusion(verdict: &BlockVerdict, missed: bool) -> Conclusion {
+    match (&verdict.first, verdict.read) {
+        (Some(change), _) => Conclusion::Changed { when: change.when() },
+        (None, 0) => Conclusion::NeverRead,
+        (None, _) if missed => Conclusion::Undecided,
+        (None, _) if verdict.unread > 0 => Conclusion::UnchangedWhereRead,
+        (None, _) if verdict.freed.is_some() => Conclusion::UnchangedUntilFreed,
+        (None, _) => Conclusion::Unchanged,
+    }
 }

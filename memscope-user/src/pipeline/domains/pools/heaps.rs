@@ -69,7 +69,7 @@ impl Heaps {
     /// The pool's sums, as far as heaps have them.
     pub(in crate::pipeline) fn totals(&self, pool: Pool, device: Device) -> Option<PoolTotals> {
         let reserved_bytes = self.reserved_bytes(pool, device)?;
-        Some(PoolTotals { used_bytes: None, reserved_bytes, active_bytes: 0 })
+        Some(PoolTotals { used_bytes: None, reserved_bytes: Some(reserved_bytes), active_bytes: 0 })
     }
 }
 

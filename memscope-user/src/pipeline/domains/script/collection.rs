@@ -3,7 +3,8 @@
 use super::super::super::blocks::Live;
 use super::super::super::labels::{LabelIds, Labels};
 use super::super::super::turn::Turn;
-use super::super::super::wishes::{AnalysisBit, Rows, Settings};
+use super::super::super::wishes::{Rows, Settings};
+use crate::analyses::AnalysisBit;
 use crate::analyses::decompose::owner;
 use crate::model::{Block, Event, EventKind, Free, FreeCause, Name};
 
