@@ -20,6 +20,7 @@ pub mod perf_event;
 pub mod pidfd;
 #[cfg(feature = "trace")]
 pub mod priority;
+#[cfg(feature = "trace")]
 pub mod process;
 #[cfg(feature = "trace")]
 pub mod rights;
