@@ -279,9 +279,11 @@ fn facts_of(recorder: &Recorder) -> Vec<String> {
     let of_block = |block: &Block, used_bytes: u64| {
         let Block { allocation_id, step, kernel_index, alloc_time_ns, tid, page, api, .. } = block;
         let Block { pool, device, addr, size_bytes, .. } = block;
+        // Rows of host memory have neither.
+        let made = if pool.is_host() { String::new() } else { format!("{page:?} {api:?} ") };
         format!(
             "{allocation_id} {} {device:?} {addr:x}+{size_bytes} step {step} kernel {kernel_index} {alloc_time_ns} {tid} \
-             {page:?} {api:?} used {used_bytes}",
+             {made}used {used_bytes}",
             pool.event_type()
         )
     };
@@ -305,7 +307,10 @@ fn facts_of(recorder: &Recorder) -> Vec<String> {
                 format!("range {} ends, open {}", range_id.unwrap_or(*passed_id), range_id.is_some())
             }
             EventKind::Mark(mark) | EventKind::DomainMark { mark, .. } => format!("{mark:?}"),
-            EventKind::Launch(launch) => format!("{launch:?}"),
+            // A row has one number: the stream's where known, else its pointer.
+            EventKind::Launch(launch) => {
+                format!("launch {} {}", launch.name, launch.stream_id.unwrap_or(launch.stream.cast_signed()))
+            }
             EventKind::BlockReturned(returned) => format!("{returned:?}"),
             _ => return None,
         };
