@@ -7,6 +7,7 @@ use memscope_common::{Kind, StackEnd};
 
 use crate::backend::builtin;
 use crate::capture::{Function, Note, Symbol, note_record};
+use crate::model::{AllocApi, Block, Device, PageType, Pool, Stacks};
 use crate::probes::RowInfo;
 
 /// Flag word of a device allocation on device `id` by module `APP`.
@@ -26,6 +27,29 @@ pub(crate) fn rows() -> Vec<RowInfo> {
 pub(crate) fn row(symbol: &str) -> u16 {
     let index = builtin().position(|spec| spec.symbol == symbol).expect("a built-in row");
     index as u16 + 1
+}
+
+/// A block on device 0 that thread 1 allocates at time 1, without a call stack; its address is its number, too.
+pub(crate) fn block(pool: Pool, addr: u64, size_bytes: u64) -> Block {
+    Block {
+        allocation_id: addr,
+        pool,
+        device: Device::Npu(0),
+        addr,
+        size_bytes,
+        requested_bytes: None,
+        alloc_time_ns: 1,
+        alloc_id: 0,
+        tid: 1,
+        step: 0,
+        kernel_index: 0,
+        module_id: None,
+        page: PageType::Normal,
+        api: AllocApi::Alloc,
+        caller: None,
+        stacks: Stacks::default(),
+        owner: None,
+    }
 }
 
 /// The caller, and the time.

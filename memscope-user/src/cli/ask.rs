@@ -27,7 +27,7 @@ pub(super) struct Ask {
     pub(super) args: OwnerArgs,
 }
 
-/// Questions whose command has no further options, each with its help and the message for files without a finding.
+/// Questions with a command without further options, each with its help and the message for files without a finding.
 fn commands() -> impl Iterator<Item = (&'static Question, &'static str, &'static str)> {
     Question::all().filter_map(|question| match question.command {
         FilesCommand::Plain { about, none } => Some((question, about, none)),

@@ -81,6 +81,14 @@ pub struct Block {
     pub owner: Option<Name>,
 }
 
+impl Block {
+    /// What tells its place from others without a call stack: its size in bytes. `None` where a stack names the place.
+    #[must_use]
+    pub const fn size_of_place(&self) -> Option<u64> {
+        if self.stacks.is_empty() { Some(self.size_bytes) } else { None }
+    }
+}
+
 impl Device {
     /// `npu:0` or `host`; `none` without a device.
     #[must_use]

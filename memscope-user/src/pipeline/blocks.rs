@@ -218,29 +218,10 @@ fn clamped(bytes: u128) -> u64 {
 mod tests {
     use super::*;
     use crate::backend::ascend::pools;
-    use crate::model::Stacks;
+    use crate::testing;
 
     fn live(allocation_id: u64, size_bytes: u64) -> Live {
-        let block = Block {
-            allocation_id,
-            pool: pools::HAL,
-            device: Device::Npu(0),
-            addr: 8,
-            size_bytes,
-            requested_bytes: None,
-            alloc_time_ns: 1,
-            alloc_id: 0,
-            tid: 1,
-            step: 0,
-            kernel_index: 0,
-            module_id: None,
-            page: PageType::Normal,
-            api: AllocApi::Alloc,
-            caller: None,
-            stacks: Stacks::default(),
-            owner: None,
-        };
-        Live::new(block)
+        Live::new(Block { allocation_id, ..testing::block(pools::HAL, 8, size_bytes) })
     }
 
     /// A pinned and a driver's address of the same value are two blocks.

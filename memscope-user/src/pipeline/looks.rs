@@ -1,5 +1,5 @@
 //! Looks at the holders of live blocks. What is looked at is noted where the look begins, and acts at once; what was found is in time
-//! order, at the moment of reading. A block that was freed in between says nothing any more: its address may be another's by then.
+//! order, at the moment of reading. A block that was freed in between says nothing any more: its address may be another's.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,11 +1,12 @@
 //! Chooses the blocks with holders that are worth a look: a few of each of the places that seem to grow, and of those with the most
-//! memory. Verdicts are made at the end of a trace; a process may be gone by then.
+//! memory. Verdicts are made at the end of a trace; a process may be gone at the end.
 
 use std::cmp::Reverse;
 
 use super::Pipeline;
 use super::domains::Effect;
 use super::process::Process;
+use crate::analyses::growth::MIN_GROWING_BLOCKS;
 use crate::backend::Backend;
 use crate::capture::LookPlace;
 use crate::hash::HashMap;
@@ -23,8 +24,6 @@ const MAX_BLOCKS: usize = 40;
 const MAX_LOOKED_THROUGH: usize = 1 << 20;
 /// Places of these: beyond, further ones are left out.
 const MAX_SITES: usize = 1 << 14;
-/// Fewer blocks do not grow; as the analysis of growth has it.
-const MIN_BLOCKS: u64 = 8;
 
 /// Blocks of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,7 +88,7 @@ impl Sum {
     /// Blocks that stay came over at least half of the time, and the last of them lately.
     const fn grows(&self, start_ns: u64, now_ns: u64) -> bool {
         let span_ns = now_ns.saturating_sub(start_ns);
-        self.blocks >= MIN_BLOCKS
+        self.blocks >= MIN_GROWING_BLOCKS
             && self.last_ns.saturating_sub(self.first_ns) >= span_ns / 2
             && now_ns.saturating_sub(self.last_ns) <= span_ns / 4
     }
@@ -100,8 +99,7 @@ pub(super) fn of(pid: u32, blocks: impl Iterator<Item = Block>, start_ns: u64, n
     let (mut sums, mut live_bytes) = (HashMap::<Site, Sum>::default(), 0_u64);
     let mut pools: Vec<Device> = Vec::new();
     for block in blocks.filter(is_memory).take(MAX_LOOKED_THROUGH) {
-        let each_bytes = block.stacks.is_empty().then_some(block.size_bytes);
-        let site = (block.device, block.pool, block.stacks, each_bytes);
+        let site = (block.device, block.pool, block.stacks, block.size_of_place());
         if !block.pool.is_driver() && !pools.contains(&block.device) {
             pools.push(block.device);
         }
@@ -145,30 +143,12 @@ fn is_memory(block: &Block) -> bool {
 mod tests {
     use super::*;
     use crate::backend::ascend::pools;
-    use crate::model::{PageType, Stack, StackEnd};
-
-    const NPU0: Device = Device::Npu(0);
+    use crate::model::{Stack, StackEnd};
+    use crate::testing;
 
     fn block(pool: Pool, line: &str, addr: u64, size_bytes: u64, alloc_time_ns: u64) -> Block {
-        Block {
-            allocation_id: addr,
-            pool,
-            device: NPU0,
-            addr,
-            size_bytes,
-            requested_bytes: None,
-            alloc_time_ns,
-            alloc_id: 0,
-            tid: 1,
-            step: 0,
-            kernel_index: 0,
-            module_id: None,
-            page: PageType::Normal,
-            api: AllocApi::Alloc,
-            caller: None,
-            stacks: Stacks { python: Some(Stack::keep([line], StackEnd::Root)), ..Stacks::default() },
-            owner: None,
-        }
+        let stacks = Stacks { python: Some(Stack::keep([line], StackEnd::Root)), ..Stacks::default() };
+        Block { alloc_time_ns, stacks, ..testing::block(pool, addr, size_bytes) }
     }
 
     /// From 0 to 100: nine blocks at 10, 20, …, 90 grow; weights of the begin do not, though they are larger; nor does what comes late.

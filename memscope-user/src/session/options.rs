@@ -399,7 +399,7 @@ impl CallStacks {
 pub struct OutputOptions {
     /// The folder, made where missing.
     pub directory: PathBuf,
-    /// Make the folder anew: where its name is taken, `NAME-2` and so on.
+    /// Make a new folder: where its name is taken, `NAME-2` and so on.
     pub new_directory: bool,
     /// User and group that everything made is handed to.
     pub owner: Option<Owner>,

@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 use super::chance::Chance;
 use super::tally::{Round, wrong};
 use crate::harness::daemon::{Daemon, Script};
+use crate::harness::disk::SmallDisk;
 use crate::harness::expect::{Expect, Window, assert_beginning, assert_equal, assert_unbroken};
 use crate::harness::rows::Rows;
 use crate::harness::tracer::{
@@ -77,9 +78,14 @@ impl Traced {
     fn settle(self, round: &mut Round) -> (Target, Run) {
         let Self { mut target, running } = self;
         let run = running.finish();
-        round.harmed = wrong(|| target.assert_unharmed()).and_then(|()| wrong(|| target.stop())).err();
+        round.harmed = end(&mut target);
         (target, run)
     }
+}
+
+/// Sees to it that a server goes on, and ends it. Gives what is wrong with it.
+fn end(target: &mut Target) -> Option<String> {
+    wrong(|| target.assert_unharmed()).and_then(|()| wrong(|| target.stop())).err()
 }
 
 fn send(pid: u32, signal: Signal) {
@@ -87,11 +93,13 @@ fn send(pid: u32, signal: Signal) {
     let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
 }
 
-/// Whether the report counts a loss.
-fn says_loss(run: &Run) -> bool {
-    !run.stdout.contains("lost: 0 (ring full), 0 (any other reason)")
-        && run.stdout.lines().any(|line| line.starts_with("lost: ") || line.trim_start().starts_with("trace "))
-        && !run.stdout.lines().filter(|line| line.starts_with("  ")).all(|line| line.contains("entered before attach"))
+/// Whether the report counts a loss. One without a word on losses is wrong.
+fn says_loss(run: &Run, round: &mut Round) -> bool {
+    let is_lossy = !run.lost_nothing_since_attach();
+    if is_lossy && !run.stdout.lines().any(|line| line.starts_with("lost: ")) {
+        round.other = Some(format!("no word on losses: {}", run.said()));
+    }
+    is_lossy
 }
 
 /// Rows are a piece of what the server did, whole in the window.
@@ -104,7 +112,7 @@ fn hold(target: &Target, rows: &Rows, window: Window, round: &mut Round) {
 
 /// A trace that ended in order has all from one moment to another, or says what it lost.
 fn hold_ended(target: &Target, run: &Run, window: Window, round: &mut Round) {
-    if says_loss(run) {
+    if says_loss(run, round) {
         return;
     }
     match wrong(|| run.rows()) {
@@ -215,7 +223,7 @@ fn program_killed(chance: &mut Chance) -> Round {
     let run = running.finish();
     if run.code() != 137 {
         round.other = Some(run.said());
-    } else if !says_loss(&run) {
+    } else if !says_loss(&run, &mut round) {
         let expect = Expect { killed: true, ..Expect::default() };
         match wrong(|| assert_equal(&run.journal(), &run.rows(), expect)) {
             Ok(totals) => round.rows += (totals.allocs + totals.frees) as usize,
@@ -262,41 +270,20 @@ fn signalled(chance: &mut Chance) -> Round {
     round
 }
 
-/// A small file system at a folder, until dropped.
-struct Tiny<'a>(&'a Path);
-
-impl<'a> Tiny<'a> {
-    fn mount(folder: &'a Path, megabytes: u64) -> Result<Self, String> {
-        fs::create_dir_all(folder).map_err(|error| error.to_string())?;
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={megabytes}M"), "tiny"]).arg(folder);
-        match mount.status() {
-            Ok(status) if status.success() => Ok(Self(folder)),
-            failed => Err(format!("cannot mount a tmpfs: {failed:?}")),
-        }
-    }
-}
-
-impl Drop for Tiny<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0).status();
-    }
-}
-
 fn disk_full(chance: &mut Chance) -> Round {
     let mut round = Round::default();
     let mut target = Target::serve(&["--threads", "4", "--rate", "9000"]);
     let tracer = Tracer::attach(&[&target]);
     let output = tracer.folder().join("output");
-    let tiny = match Tiny::mount(&output, 1 + chance.below(4)) {
-        Ok(tiny) => tiny,
+    let disk = match wrong(|| SmallDisk::mount(&output, 1 + chance.below(4))) {
+        Ok(disk) => disk,
         Err(message) => return Round { other: Some(message), ..round },
     };
     let running = tracer.option("--verbose").start();
     chance.wait_below_ms(3000);
     send(running.pid(), Signal::SIGINT);
     let run = running.finish();
-    round.harmed = wrong(|| target.assert_unharmed()).and_then(|()| wrong(|| target.stop())).err();
+    round.harmed = end(&mut target);
     let is_full = run.stderr.contains("full") || run.stderr.contains("No space left");
     if !run.status.success() && !is_full {
         round.other = Some(run.said());
@@ -305,7 +292,7 @@ fn disk_full(chance: &mut Chance) -> Round {
     if let Some(recovered) = recovered(&run, &mut round) {
         hold(&target, &recovered.rows(), Window { from_ns: NEVER_NS, to_ns: 0 }, &mut round);
     }
-    drop(tiny);
+    drop(disk);
     round
 }
 
@@ -345,7 +332,7 @@ fn tiny_ring(chance: &mut Chance) -> Round {
     let run = Tracer::run("share", &["--events", "40000", "--threads", "4"]).options(&["--ring-size", size]).finish();
     if !run.status.success() {
         round.other = Some(run.said());
-    } else if !says_loss(&run) {
+    } else if !says_loss(&run, &mut round) {
         match wrong(|| assert_equal(&run.journal(), &run.rows(), Expect::default())) {
             Ok(totals) => round.rows += (totals.allocs + totals.frees) as usize,
             Err(message) => round.unsaid = Some(message),

@@ -459,6 +459,21 @@ impl Run {
         document
     }
 
+    /// Whether the report, or the JSON, is there and has no loss, but for calls that were entered before the attach.
+    #[must_use]
+    pub fn lost_nothing_since_attach(&self) -> bool {
+        const OLDER: &str = "entered before attach";
+        if self.stdout.contains("{\"schema\"") {
+            let json = self.json();
+            let losses = json["end"]["losses"].as_array().expect("losses");
+            return losses.iter().all(|loss| loss["reason"] == OLDER);
+        }
+        let report: Vec<&str> =
+            self.stdout.lines().skip_while(|line| !line.starts_with("lost: 0 (ring full)")).collect();
+        let lines: Vec<&&str> = report.iter().skip(1).filter(|line| line.starts_with("  ")).collect();
+        !report.is_empty() && lines.iter().all(|line| line.contains(OLDER))
+    }
+
     /// The counts in the workloads' closing lines, added up.
     #[must_use]
     pub fn counted(&self, key: &str) -> u64 {

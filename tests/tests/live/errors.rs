@@ -8,6 +8,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
+use memscope_tests::harness::disk::SmallDisk;
 use memscope_tests::harness::rows::Rows;
 use memscope_tests::harness::tracer::{Tracer, assert_runs, simulation, tracer_path, workload_path};
 use tempfile::TempDir;
@@ -207,33 +208,15 @@ fn unwritable_output() {
     assert!(!folder.path().join("started").exists(), "the program was started");
 }
 
-/// A file system of 1 MiB.
-struct Tiny(TempDir);
-
-impl Tiny {
-    fn mount() -> Self {
-        let folder = folder();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=1M", "tiny"]).arg(folder.path());
-        assert!(mount.status().expect("started mount").success(), "cannot mount a tmpfs");
-        Self(folder)
-    }
-}
-
-impl Drop for Tiny {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0.path()).status();
-    }
-}
-
 /// A full disk ends the trace with one error; the program runs to its end as if nothing had been.
 #[test]
 fn full_output() {
     for format in ["csv", "db"] {
-        let tiny = Tiny::mount();
+        let tiny = folder();
+        let _disk = SmallDisk::mount(tiny.path(), 1);
         let journal = folder();
         let mut command = Command::new(tracer_path());
-        command.args(["run", "--format", format, "-o"]).arg(tiny.0.path()).arg("--");
+        command.args(["run", "--format", format, "-o"]).arg(tiny.path()).arg("--");
         // Long enough to be still at it when the disk is full.
         command.arg(workload_path("pairs")).args(["--pairs", "3000000", "--hal"]);
         command.env("LD_LIBRARY_PATH", simulation().join("lib")).env("ASCEND_SIM_JOURNAL", journal.path());

@@ -58,18 +58,7 @@ pub(crate) fn assert_nothing_lost(run: &Run) {
 /// The same of a trace that was attached: a call that a thread was inside of at that moment is older than the trace, and
 /// is counted as such.
 pub(crate) fn assert_nothing_lost_since_attach(run: &Run) {
-    const OLDER: &str = "entered before attach";
-    let only_older = if run.stdout.contains("{\"schema\"") {
-        let json = run.json();
-        let losses = json["end"]["losses"].as_array().expect("losses");
-        losses.iter().all(|loss| loss["reason"] == OLDER)
-    } else {
-        let report: Vec<&str> =
-            run.stdout.lines().skip_while(|line| !line.starts_with("lost: 0 (ring full)")).collect();
-        let lines: Vec<&&str> = report.iter().skip(1).filter(|line| line.starts_with("  ")).collect();
-        !report.is_empty() && lines.iter().all(|line| line.contains(OLDER))
-    };
-    assert!(only_older, "{}", run.said());
+    assert!(run.lost_nothing_since_attach(), "{}", run.said());
 }
 
 /// Blocks that `torch_npu`'s caching allocator has handed out in the end, by its reports: sizes by address.

@@ -1,4 +1,4 @@
-//! Names of kernels, such as `5.10-x86_64`, and `6.12-aarch64-16k`, whose pages have 16 KiB.
+//! Names of kernels, such as `5.10-x86_64`, and `6.12-aarch64-16k`, with pages of 16 KiB.
 
 use anyhow::{Context as _, Result, ensure};
 

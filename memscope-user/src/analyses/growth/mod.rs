@@ -148,8 +148,8 @@ impl Analysis for GrowthAnalysis {
 
 /// The origin of a block.
 pub(crate) fn site_of(block: &Block) -> Site {
-    let Block { pool, stacks, size_bytes, module_id, caller, .. } = *block;
-    Site { pool, stacks, size_bytes: stacks.is_empty().then_some(size_bytes), module_id, caller }
+    let Block { pool, stacks, module_id, caller, .. } = *block;
+    Site { pool, stacks, size_bytes: block.size_of_place(), module_id, caller }
 }
 
 /// Stands for the sites beyond [`MAX_SITES`].

@@ -3,8 +3,8 @@ use std::collections::{HashMap, VecDeque};
 use super::*;
 use crate::analyses::script::{Script, run};
 use crate::backend::ascend::pools;
-use crate::model::{Alloc, AllocApi, Asked, DriverFigures, Free, FreeCause, PageType, Stack, StackEnd};
-use crate::testing::Random;
+use crate::model::{Alloc, Asked, DriverFigures, Free, FreeCause, Stack, StackEnd};
+use crate::testing::{self, Random};
 
 const PID: u32 = 7;
 const NPU0: Device = Device::Npu(0);
@@ -40,22 +40,10 @@ impl Server {
         }
         let block = Block {
             allocation_id: self.blocks,
-            pool: pools::PTA,
-            device: NPU0,
-            addr: self.blocks << 12,
-            size_bytes,
-            requested_bytes: None,
             alloc_time_ns: self.time_ns,
             alloc_id: self.events.len() as u64,
-            tid: 1,
-            step: 0,
-            kernel_index: 0,
-            module_id: None,
-            page: PageType::Normal,
-            api: AllocApi::Alloc,
-            caller: None,
             stacks,
-            owner: None,
+            ..testing::block(pools::PTA, self.blocks << 12, size_bytes)
         };
         self.live.insert(self.blocks, block);
         let (used_bytes, total_bytes, driver, restored) = (0, None, DriverFigures::default(), false);

@@ -66,8 +66,8 @@ pub(super) fn weigh(lows: &[u64], low_blocks: [u64; GROWTH_PARTS], now: u64, age
     }
 }
 
-/// Whether blocks that came since the start of two parts of the time may replace older ones, of which so many were freed
-/// since then, as in a cache that was full before the trace.
+/// Whether blocks that came since the start of two parts of the time may replace older ones, by the frees of those
+/// since, as in a cache that was full before the trace.
 pub(super) fn replaces(older_frees: [u64; 2], rises: [u64; 2]) -> bool {
     older_frees.iter().zip(rises).all(|(older_frees, rise)| 2 * older_frees >= rise.max(1))
 }

@@ -58,8 +58,7 @@ pub(crate) type PlaceKey = (Device, Pool, Stacks, Option<u64>);
 impl HeldPlace {
     pub(super) fn of(place: &PlaceLook) -> Self {
         let PlaceLook { block, live, looked_at_blocks, holders, garbage_blocks, unknown_blocks } = place.clone();
-        let each_bytes = block.stacks.is_empty().then_some(block.size_bytes);
-        let (pool, stacks) = (block.pool, block.stacks);
+        let (pool, each_bytes, stacks) = (block.pool, block.size_of_place(), block.stacks);
         Self { pool, each_bytes, stacks, live, looked_at_blocks, holders, garbage_blocks, unknown_blocks }
     }
 

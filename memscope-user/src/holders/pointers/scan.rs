@@ -34,7 +34,7 @@ pub(in crate::holders) struct Limits {
     pub(in crate::holders) pointers: usize,
     /// Threads that read and look: the pass is bound by memory.
     pub(in crate::holders) threads: usize,
-    /// When it has to end, with what was read by then.
+    /// When it has to end, with what it has read.
     pub(in crate::holders) until: Option<Instant>,
 }
 

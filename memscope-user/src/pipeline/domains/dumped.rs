@@ -121,7 +121,7 @@ impl Dumped {
         note_used(pool, device, totals, turn);
     }
 
-    /// The block whose free has failed.
+    /// The block of a failed free.
     fn take_freed(&mut self, listed: &Listed) -> Option<Live> {
         let number = listed.number?;
         let Block { device, addr, .. } = self.freed.get(&number)?.block;

@@ -113,7 +113,7 @@ impl Answers {
         self.check_samples(book);
     }
 
-    /// `stat` and `top` count what is live when the trace has ended. Places and owners of `top` are of blocks that nobody took.
+    /// `stat` and `top` count what is live when the trace has ended. Places and owners of `top` are of blocks that were not taken.
     fn check_samples(&self, book: &Book) {
         let samples = Samples { interval: Duration::from_secs(1), count: None };
         let sample = Monitor::new(samples).last(&self.findings, 0);
