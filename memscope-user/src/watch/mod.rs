@@ -1,7 +1,7 @@
 //! Block watch: which operator changed the bytes of a block (contract §1.6, §5.3, §8.10).
 //!
 //! [`spec`] is the option, [`items`] has the blocks to compare when an operator begins and ends, [`checksum`] the
-//! checksums of their bytes, [`memory`] the frees of their memory, [`verdict`] the conclusions. All of that is pure:
+//! checksums of their bytes, `memory` the frees of their memory, [`verdict`] the conclusions. All of that is pure:
 //! `sinks::watch` writes the files, and `live` does the reading.
 
 pub mod checksum;
