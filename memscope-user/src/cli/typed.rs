@@ -80,7 +80,6 @@ pub(super) fn parse(arguments: &[OsString]) -> Result<Cli, Refusal> {
     cli.trace.collect.leak_blocks |= by_reference;
     cli.trace.no_stacks |= by_reference;
     if by_reference {
-        cli.trace.collect.analysis.chosen.cheap = false;
         cli.trace.collect.output_path.get_or_insert_with(|| DEFAULT_OUTPUT.into());
     }
     // Neither would execute it; a mistake concerns both.
@@ -332,7 +331,7 @@ mod tests {
         assert_eq!(of("memscope-bpf -- python x.py"), None);
         let analyses = |typed: &str| accepted(typed).trace.collect.analysis.chosen;
         assert_eq!(analyses("msmemscope python x.py"), session::Analyses::default());
-        assert_eq!(analyses("memscope-bpf -- python x.py"), session::Analyses::automatic());
+        assert_eq!(analyses("memscope-bpf -- python x.py"), session::Analyses::default());
         let options = |typed: &str| {
             let trace = accepted(typed).trace;
             let output = trace.writing(session::Traced::Processes(vec![12])).expect("options").output;

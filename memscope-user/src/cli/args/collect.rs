@@ -115,7 +115,7 @@ pub(in crate::cli) struct CollectArgs {
     #[arg(hide_short_help = true, long, value_name = "LIST")]
     pub steps: Option<Steps>,
     /// Analyses.
-    #[arg(long, value_name = "LIST", default_value = "auto", help = format!("Analyses: {}", values::words_of_analyses()))]
+    #[arg(long, value_name = "LIST", default_value = "leaks", help = format!("Analyses: {}", values::words_of_analyses()))]
     pub analysis: Analyses,
     /// More rules that name owners (analyses decompose, peaks and fragmentation), which come before the built-in ones.
     #[arg(hide_short_help = true, long, visible_alias = "rules", value_name = "FILE")]

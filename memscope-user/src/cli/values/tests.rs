@@ -90,7 +90,7 @@ fn oom_takes_a_count_within_the_range() {
     }
 }
 
-/// By default all that costs no probe; what is asked for by name is that alone, as msMemScope takes it.
+/// `auto` is all that costs no probe; what is asked for by name is that alone, as msMemScope takes it.
 #[test]
 fn automatic_analyses_are_cheap() {
     let chosen = |text: &str| text.parse::<Analyses>().map(|a| a.chosen);
