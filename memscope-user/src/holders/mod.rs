@@ -11,6 +11,8 @@
 
 mod answer;
 #[cfg(feature = "trace")]
+mod books;
+#[cfg(feature = "trace")]
 mod cpp;
 #[cfg(feature = "trace")]
 mod graph;
@@ -52,6 +54,7 @@ pub use self::{
 };
 #[cfg(feature = "trace")]
 pub use self::{
+    books::{Books, BooksBudget, DeviceBooks, LiveBlock, NotRead, books},
     live::{OpenError, Process},
     look::{Asked, Question, Refused, Which},
     places::{Budget, FoundBlock, FoundPlace, FoundPlaces, NotLooked, of_places},

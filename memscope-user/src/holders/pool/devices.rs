@@ -1,7 +1,11 @@
 //! The allocators of the devices, behind a variable that the framework exports.
 
 use super::Missing;
-use crate::holders::{graph::Graph, heap::Block, source::Mapping};
+use crate::holders::{
+    graph::Graph,
+    heap::Block,
+    source::{Mapping, Source},
+};
 
 /// The variables, and prefixes of the libraries that have them. `torch_npu`'s was verified; those of CUDA and HIP have
 /// the same form.
@@ -30,6 +34,8 @@ pub(super) struct Device {
 #[derive(Debug)]
 pub(super) struct Allocator {
     pub(super) class: String,
+    /// Where its list of devices is: begin, end, capacity.
+    pub(super) list: (u64, [u64; 3]),
     pub(super) devices: Vec<Device>,
 }
 
@@ -46,16 +52,23 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Allocator, Missing> {
             None => return Err(Missing::Sense),
         }
     };
-    let lists = words.windows(3).skip(1).filter_map(|list| devices(graph, [list[0], list[1], list[2]]));
-    let devices = lists.into_iter().next().ok_or(Missing::Blocks)?;
-    Ok(Allocator { class: class.to_string(), devices })
+    let mut lists = (0..).step_by(8).zip(words.windows(3)).skip(1).filter_map(|(at, list)| {
+        let list = [list[0], list[1], list[2]];
+        Some(((object + at, list), devices(graph, list)?))
+    });
+    let (list, devices) = lists.next().ok_or(Missing::Blocks)?;
+    Ok(Allocator { class: class.to_string(), list, devices })
+}
+
+/// The first mappings of libraries that may have the variable.
+pub(super) fn libraries(source: &dyn Source) -> impl Iterator<Item = &Mapping> {
+    let files = source.mappings().iter().filter(|mapping| mapping.is_file() && mapping.file_offset == 0);
+    files.filter(|mapping| VARIABLES.iter().any(|(library, _)| mapping.file_name().starts_with(library)))
 }
 
 fn variable(graph: &Graph<'_>) -> Option<u64> {
     let source = graph.memory.source();
-    let files = source.mappings().iter().filter(|mapping| mapping.is_file() && mapping.file_offset == 0);
-    let known = |mapping: &&Mapping| VARIABLES.iter().any(|(library, _)| mapping.file_name().starts_with(library));
-    let mut found = files.filter(known).filter_map(|mapping| {
+    let mut found = libraries(source).filter_map(|mapping| {
         let symbols = source.symbols(mapping)?;
         let vaddr = VARIABLES.iter().find_map(|(_, variable)| symbols.vaddr_of(variable))?;
         Some(mapping.start.wrapping_sub(symbols.first_vaddr).wrapping_add(vaddr))

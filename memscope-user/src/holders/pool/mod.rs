@@ -10,7 +10,7 @@ mod reading;
 mod trees;
 
 use self::{devices::Device, layout::Fields, reading::Reading};
-use super::{graph::Graph, heap::Block};
+use super::{graph::Graph, heap::Block, source::Source};
 use crate::hash::{HashMap, HashSet};
 
 /// Most blocks read of a device.
@@ -33,6 +33,8 @@ pub(super) struct PoolBlock {
     pub(super) stream: u64,
     /// Start of its segment.
     pub(super) segment: u64,
+    /// The segment can grow: it is address space, parts of which have memory.
+    pub(super) is_expandable: bool,
     pub(super) is_small: bool,
     pub(super) device: u32,
 }
@@ -42,6 +44,8 @@ pub(super) struct PoolBlock {
 pub(super) struct Pool {
     /// Class of the allocator.
     pub(super) class: String,
+    /// Where its list of devices is, and what is there.
+    pub(super) list: (u64, [u64; 3]),
     /// By device, then address.
     pub(super) blocks: Vec<PoolBlock>,
     /// Host blocks of the allocator itself: they hold nothing.
@@ -63,10 +67,20 @@ pub(super) enum Missing {
     Sense,
 }
 
+/// Whether a library is mapped that has a known pool.
+pub(super) fn is_mapped(source: &dyn Source) -> bool {
+    devices::libraries(source).next().is_some()
+}
+
+/// Whether it has allocators of devices.
+pub(super) fn is_started(graph: &Graph<'_>) -> bool {
+    devices::find(graph).is_ok()
+}
+
 /// Reads the pool of a process.
 pub(super) fn find(graph: &Graph<'_>) -> Result<Pool, Missing> {
     let allocator = devices::find(graph)?;
-    let mut pool = Pool { class: allocator.class, ..Pool::default() };
+    let mut pool = Pool { class: allocator.class, list: allocator.list, ..Pool::default() };
     pool.own.extend(allocator.devices.iter().map(|device| device.block.start));
     let mut seen = false;
     for device in &allocator.devices {
@@ -123,20 +137,22 @@ fn add(pool: &mut Pool, device: &Device, reading: &Reading) {
     let is_live = |row: &[u64]| layout::byte(row, *live) == 1;
     let has_memory = |row: &[u64]| mapped.is_none_or(|at| layout::byte(row, at) == 1);
     let small = small_pool(reading);
+    let segments = segments(reading, &has_memory);
     for (at, row) in rows {
         pool.own.insert(*at);
         // Address space alone.
         if !has_memory(row) {
             continue;
         }
-        let first = first_of(reading, *at, &has_memory);
+        let (segment, is_expandable) = segments.get(at).copied().unwrap_or((fields.address(row), false));
         pool.blocks.push(PoolBlock {
             address: fields.address(row),
             size_bytes: fields.size(row),
             requested_bytes: fields.requested(row),
             is_live: is_live(row),
             stream: layout::stream(row),
-            segment: rows.get(&first).map_or(0, |row| fields.address(row)),
+            segment,
+            is_expandable,
             is_small: Some(fields.pool(row)) == small,
             device: device.number,
         });
@@ -155,18 +171,26 @@ fn small_pool(reading: &Reading) -> Option<u64> {
     least.filter(|(_, size)| *size <= MAX_SMALL_BYTES).map(|(pool, _)| pool)
 }
 
-/// The first block of a segment.
-fn first_of(reading: &Reading, from: u64, has_memory: &impl Fn(&[u64]) -> bool) -> u64 {
-    const MAX_STEPS: usize = 100_000;
-    let mut at = from;
-    for _ in 0..MAX_STEPS {
-        let before = reading.rows.get(&at).map_or(0, |row| reading.fields.previous(row));
-        match reading.rows.get(&before) {
-            Some(row) if before != 0 && has_memory(row) => at = before,
-            _ => break,
+/// The segment of each description: where it starts, and whether it can grow. Blocks next to each other that have memory are one; where
+/// others of the same chain have none it can grow.
+fn segments(reading: &Reading, has_memory: &impl Fn(&[u64]) -> bool) -> HashMap<u64, (u64, bool)> {
+    let Reading { fields, rows, .. } = reading;
+    let is_first = |row: &[u64]| !rows.contains_key(&fields.previous(row));
+    let mut found = HashMap::default();
+    for (first, _) in rows.iter().filter(|(_, row)| is_first(row)) {
+        let mut chain: Vec<(u64, u64)> = Vec::new();
+        let (mut at, mut segment, mut is_expandable) = (*first, None, false);
+        // Each has one that is in front of it, so a chain that has a beginning has an end.
+        while let Some(row) = rows.get(&at).filter(|_| chain.len() < rows.len()) {
+            let has_memory = has_memory(row);
+            is_expandable |= !has_memory;
+            segment = has_memory.then(|| segment.unwrap_or_else(|| fields.address(row)));
+            chain.push((at, segment.unwrap_or_default()));
+            at = fields.next(row);
         }
+        found.extend(chain.into_iter().map(|(at, segment)| (at, (segment, is_expandable))));
     }
-    at
+    found
 }
 
 /// An object that only has an index of blocks, such as a node of a tree, holds nothing either.
