@@ -124,6 +124,7 @@ impl Program {
             caller: None,
             stacks,
             owner: None,
+            found: false,
         };
         let used = self.used_bytes.entry(pool).or_default();
         *used += block.size_bytes;

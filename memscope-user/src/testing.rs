@@ -49,6 +49,7 @@ pub(crate) fn block(pool: Pool, addr: u64, size_bytes: u64) -> Block {
         caller: None,
         stacks: Stacks::default(),
         owner: None,
+        found: false,
     }
 }
 

@@ -94,6 +94,7 @@ fn block(pool: Pool, device: Device, allocation_id: u64, page: PageType, api: Al
         requested_bytes: None,
         // For host memory the user is unknown.
         owner: (pool != pools::HOST).then_some(Name::fixed(&"PTA@weight")),
+        found: false,
         caller: None,
         stacks: Stacks::default(),
         allocation_id,

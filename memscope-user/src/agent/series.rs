@@ -111,7 +111,7 @@ impl Series {
             // The free did not happen.
             self.frees = self.frees.saturating_sub(1);
             self.freed_bytes = self.freed_bytes.saturating_sub(block.size_bytes);
-        } else {
+        } else if !block.found {
             self.allocations += 1;
             self.allocated_bytes = self.allocated_bytes.saturating_add(block.size_bytes);
             let class = SIZE_BOUNDS.iter().position(|bound| block.size_bytes <= *bound).unwrap_or(SIZE_BOUNDS.len());

@@ -168,6 +168,12 @@ impl Script {
         self.hand_out(block, false)
     }
 
+    /// A block of before the attach is found.
+    pub(crate) fn older(&mut self, pool: Pool, addr: u64, size_bytes: u64) -> &mut Self {
+        let block = self.new_block(pool, addr, size_bytes);
+        self.hand_out(Block { found: true, stacks: Stacks::default(), ..block }, false)
+    }
+
     fn new_block(&self, pool: Pool, addr: u64, size_bytes: u64) -> Block {
         let id = self.events.len() as u64;
         Block {
@@ -188,6 +194,7 @@ impl Script {
             caller: None,
             stacks: self.stacks,
             owner: None,
+            found: false,
         }
     }
 

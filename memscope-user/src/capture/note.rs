@@ -155,6 +155,31 @@ pub enum Note {
         /// Why.
         reason: String,
     },
+    /// The pool of a running process is about to be read. What calls say of an address from here on counts more than what is read.
+    PoolAsked {
+        /// The process.
+        pid: u32,
+    },
+    /// What the framework's pool of a process holds on a device, read out of its memory.
+    PoolFound {
+        /// The process.
+        pid: u32,
+        /// Number of the device, as the program counts them.
+        device: u32,
+        /// Bytes handed out, by the pool's own figure.
+        used_bytes: u64,
+        /// Bytes that it holds, by its own figure.
+        reserved_bytes: u64,
+        /// Address and size of the driver's blocks that it has; without those that are mapped piece by piece.
+        segments: Vec<(u64, u64)>,
+        /// Address and size of the blocks that are handed out, and the size that was asked for, where the pool keeps it.
+        blocks: Vec<(u64, u64, Option<u64>)>,
+    },
+    /// The pool was read, or could not be.
+    PoolRead {
+        /// The process.
+        pid: u32,
+    },
     /// The trace ended.
     End {
         /// Why.
@@ -282,6 +307,26 @@ impl Note {
                     places: places.to_vec(),
                 };
                 Some((part(front), part(back)))
+            }
+            Self::PoolFound { pid, device, used_bytes, reserved_bytes, segments, blocks }
+                if segments.len().max(blocks.len()) > 1 =>
+            {
+                let part = |segments: &[(u64, u64)], blocks: &[(u64, u64, Option<u64>)]| Self::PoolFound {
+                    pid: *pid,
+                    device: *device,
+                    used_bytes: *used_bytes,
+                    reserved_bytes: *reserved_bytes,
+                    segments: segments.to_vec(),
+                    blocks: blocks.to_vec(),
+                };
+                // Segments come first: what lies in them is the pool's.
+                let (front, back) = segments.split_at(segments.len().div_ceil(2));
+                if back.is_empty() {
+                    let (front, back) = blocks.split_at(blocks.len() / 2);
+                    Some((part(segments, front), part(&[], back)))
+                } else {
+                    Some((part(front, &[]), part(back, blocks)))
+                }
             }
             Self::Losses { by } if by.len() > 1 => {
                 let (front, back) = by.split_at(by.len() / 2);

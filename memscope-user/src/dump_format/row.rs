@@ -47,6 +47,8 @@ pub(crate) struct DumpRow {
     pub(crate) number: Option<u64>,
     /// No call of the program stands behind the row.
     pub(crate) shadow: bool,
+    /// The block is older than the trace.
+    pub(crate) found: bool,
     pub(crate) page: PageType,
     pub(crate) api: AllocApi,
     pub(crate) module_id: Option<Module>,

@@ -45,6 +45,7 @@ keys! {
     AllocType = "alloc_type",
     Active = "active",
     Shadow = "shadow",
+    Found = "found",
     Type = "type",
     Dtype = "dtype",
     Format = "format",

@@ -63,7 +63,15 @@ pub(super) fn pack(row: &DumpRow, out: &mut Vec<u8>) {
     let numbers = [row.ptr, row.allocation_id, row.size_bytes, row.used_bytes, row.total_bytes, row.number];
     let present = numbers.iter().enumerate().fold(0, |bits, (bit, number)| bits | u8::from(number.is_some()) << bit);
     let (page, api) = (place(&PAGES, &row.page), place(&APIS, &row.api));
-    out.extend([kind, device, present, u8::from(row.shadow), page, api, place(pools(), &row.pool)]);
+    out.extend([
+        kind,
+        device,
+        present,
+        u8::from(row.shadow) | u8::from(row.found) << 1,
+        page,
+        api,
+        place(pools(), &row.pool),
+    ]);
     out.extend([u8::from(row.module_id.is_some()), row.module_id.map_or(0, Module::id)]);
     for number in [row.pid, row.tid, number, row.file] {
         out.extend(number.to_le_bytes());
@@ -121,7 +129,7 @@ fn at<T: Copy>(known: &[T], place: u8) -> T {
 /// The packed row.
 pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
     let mut bytes = Bytes(bytes);
-    let [kind, device, present, shadow, page, api, pool] = bytes.take();
+    let [kind, device, present, marks, page, api, pool] = bytes.take();
     let [has_module, module] = bytes.take();
     let [pid, tid, number, file] = [(); 4].map(|()| bytes.word());
     let [id, time_ns, line] = [(); 3].map(|()| bytes.long());
@@ -157,7 +165,8 @@ pub(super) fn unpack(bytes: &[u8]) -> DumpRow {
         used_bytes,
         total_bytes,
         number: other,
-        shadow: shadow != 0,
+        shadow: marks & 1 != 0,
+        found: marks & 2 != 0,
         page: at(&PAGES, page),
         api: at(&APIS, api),
         module_id: (has_module != 0).then(|| <&dyn Backend>::default().module(module)),
@@ -191,6 +200,7 @@ mod tests {
             total_bytes: Some(8),
             number: Some(9),
             shadow: true,
+            found: true,
             page: PageType::Giant,
             api: AllocApi::Create,
             module_id: Some(modules::of(33)),

@@ -162,6 +162,7 @@ pub(super) fn understand(
         total_bytes: attr.number(Key::Total)?,
         number: attr.number(Key::Active)?,
         shadow: attr.get(Key::Shadow) == Some("true"),
+        found: attr.get(Key::Found) == Some("true"),
         page: match attr.get(Key::PageType) {
             Some("huge") => PageType::Huge,
             Some("giant") => PageType::Giant,

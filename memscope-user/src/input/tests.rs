@@ -126,6 +126,29 @@ fn replaced_blocks_are_taken_off() {
     assert_eq!(used, [64, 0, 64, 0]);
 }
 
+/// A block from before the attach comes back as one; its pool's figure has it already.
+#[test]
+fn found_blocks_are_read() {
+    let rows = [
+        block_row(1, "MALLOC", 1, 1, ",used:640,total:2048"),
+        block_row(2, "MALLOC", 2, 2, ",used:640,total:2048,found:true"),
+        block_row(3, "FREE", 3, 1, ",used:576,total:2048"),
+        block_row(4, "FREE", 4, 2, ",used:512,total:2048"),
+    ];
+    let (events, _) = events_of(&rows.concat());
+    let of: Vec<(u64, bool)> = events
+        .iter()
+        .filter_map(|event| match event.kind {
+            EventKind::Alloc(alloc) if !alloc.restored && !alloc.promoted => {
+                Some((alloc.used_bytes, alloc.block.found))
+            }
+            EventKind::Free(free) => Some((free.used_bytes, free.block.found)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(of, [(640, false), (640, true), (576, false), (512, true)]);
+}
+
 /// A free at an address inside of a block ends nothing, whether it has the block's number or none: as live, and in
 /// msMemScope.
 #[test]

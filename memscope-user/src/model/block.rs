@@ -79,6 +79,9 @@ pub struct Block {
     pub stacks: Stacks,
     /// The owner as known at the allocation (contract §8.5); only with the analysis decompose.
     pub owner: Option<Name>,
+    /// It is older than the trace: found in the pool's own books when the process was attached to. Its time, step and thread
+    /// are those of the finding, and it has no stack.
+    pub found: bool,
 }
 
 impl Block {

@@ -151,6 +151,7 @@ fn listed(row: &DumpRow, pool: Pool) -> Listed {
         owner: row.owner,
         totals: totals(used_bytes(row), row.total_bytes),
         shadow: row.shadow,
+        found: row.found,
     }
 }
 

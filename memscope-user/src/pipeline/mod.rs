@@ -14,6 +14,7 @@ pub(crate) mod calls;
 mod clock;
 mod domains;
 mod dumped;
+mod found;
 mod hold;
 mod item;
 mod labels;
@@ -453,6 +454,9 @@ impl Pipeline {
                 self.shared.out.event(&Event { id: 0, time_ns, pid: 0, tid: 0, device, stacks, kind }, false, true);
             }
             note @ (Note::LookEnds { .. } | Note::NoLook { .. }) => self.apply_look(time_ns, note),
+            note @ (Note::PoolAsked { .. } | Note::PoolFound { .. } | Note::PoolRead { .. }) => {
+                self.apply_pool(time_ns, note);
+            }
             Note::UsageEnded => self.shared.usage = Usage::default(),
             Note::End { reason } => self.end_reason = Some(reason),
             Note::Watermark { .. }

@@ -15,7 +15,7 @@ use super::domains::{Effect, runtime, torch};
 use super::stacks::Codes;
 use super::steps::Steps;
 use super::turn::{At, Home, Origin, Shared, Turn};
-use crate::model::{Device, EventKind, FreeCause, ProcessStart, Setting};
+use crate::model::{Device, EventKind, FreeCause, Pool, ProcessStart, Setting};
 use crate::settings;
 
 /// One traced process.
@@ -78,6 +78,16 @@ impl Process {
     /// Its code objects.
     pub(super) fn codes(&self) -> &Codes {
         &self.codes
+    }
+
+    /// The state that its domains share.
+    pub(super) const fn home_mut(&mut self) -> &mut Home {
+        &mut self.home
+    }
+
+    /// Whether reports of this pool are not taken.
+    pub(super) const fn ignores(&self, pool: Pool) -> bool {
+        self.pools.ignores(pool)
     }
 
     /// Its live blocks.

@@ -275,6 +275,7 @@ mod tests {
             caller: Some(Name::fixed(&"f")),
             stacks: Stacks::default(),
             owner: Some(Name::fixed(&"PTA")),
+            found: kind.is_multiple_of(3),
         };
         let live =
             Live { block, returned: false, inside: true, noted: false, labels: LabelIds::default(), later_owner: None };

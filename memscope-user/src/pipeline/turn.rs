@@ -3,7 +3,9 @@
 use super::blocks::{Blocks, Key, Live, NewBlock, PoolTotals};
 use super::domains::runtime::Devices;
 use super::domains::script::Collection;
+use super::found::Meanwhile;
 use super::item::Head;
+use super::labels::LabelIds;
 use super::output::Output;
 use super::steps::Steps;
 use super::usage::Usage;
@@ -74,18 +76,22 @@ pub(super) struct Home {
     pub(super) launches: u64,
     /// What its script has collected.
     pub(super) collection: Collection,
+    /// What calls say while the books of its pool are read.
+    pub(super) meanwhile: Option<Box<Meanwhile>>,
 }
 
 impl Home {
     /// For a new process with these visible devices and this collection.
     pub(super) fn new(pid: u32, steps: Steps, visible: Vec<u32>, collection: Collection) -> Self {
         let (devices, blocks) = (Devices::new(visible), Blocks::default());
-        Self { pid, next_event: 0, attached: false, devices, steps, blocks, launches: 0, collection }
+        let meanwhile = None;
+        Self { pid, next_event: 0, attached: false, devices, steps, blocks, launches: 0, collection, meanwhile }
     }
 
     /// Another program replaces this one: counters and visible devices stay.
     pub(super) fn exec(&mut self) {
         self.attached = false;
+        self.meanwhile = None;
         self.devices = Devices::new(self.devices.visible().to_vec());
         self.collection = self.collection.after_exec();
         self.steps.reset();
@@ -242,6 +248,7 @@ impl<'a> Turn<'a> {
     /// A block is handed out. One that lives under the same key was freed unseen.
     pub(super) fn hand_out(&mut self, key: Key, new: &NewBlock, totals: Option<PoolTotals>) {
         self.home.devices.know(new.device);
+        self.home.named(key);
         self.free(key, FreeCause::Replaced, None);
         if self.is_full() {
             self.shared.blocks_full += 1;
@@ -253,6 +260,20 @@ impl<'a> Turn<'a> {
         block.owner = self.owner_of(&block, labels);
         let (noted, inside) = (!self.home.collection.is_on(), self.home.steps.inside());
         self.put_asked(key, &Live { inside, noted, labels, ..Live::new(block) }, totals, false, new.asked);
+    }
+
+    /// A block is found that is older than the trace. No call was made, and nothing is known of the one that made it.
+    pub(super) fn put_found(&mut self, key: Key, new: &NewBlock, totals: Option<PoolTotals>) {
+        self.home.devices.know(new.device);
+        if self.is_full() {
+            self.shared.blocks_full += 1;
+            return;
+        }
+        let number = self.home.blocks.next_id();
+        let mut block = Block { found: true, ..self.made_up().block(number, new) };
+        block.owner = self.owner_of(&block, LabelIds::default());
+        let (noted, inside) = (!self.home.collection.is_on(), self.home.steps.inside());
+        self.put(key, &Live { inside, noted, ..Live::new(block) }, totals, false);
     }
 
     /// A block that is handed out now, without an owner.
@@ -277,6 +298,7 @@ impl<'a> Turn<'a> {
             caller,
             stacks,
             owner: None,
+            found: false,
         }
     }
 
@@ -312,6 +334,7 @@ impl<'a> Turn<'a> {
 
     /// Ends the block under `key`, if there is one. Its row is written if that of its allocation is.
     pub(super) fn free(&mut self, key: Key, cause: FreeCause, totals: Option<PoolTotals>) -> Option<Live> {
+        self.home.named(key);
         let (live, own_bytes) = self.home.blocks.take(key)?;
         self.shared.live = self.shared.live.saturating_sub(1);
         if live.noted {

@@ -25,6 +25,7 @@ pub(super) fn block(pool: Pool, addr: u64, allocation_id: u64) -> Block {
         caller: None,
         stacks: Stacks::default(),
         owner: None,
+        found: false,
         allocation_id,
         pool,
         device: Device::Npu(0),

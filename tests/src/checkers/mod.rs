@@ -327,6 +327,10 @@ fn keys_of_block(row: &Cells) -> Vec<Key> {
             keys.push(("device_used", true, Shape::Number));
         }
     }
+    if is_malloc && !host {
+        // Ours alone: a block from before the attach.
+        keys.push(("found", true, Shape::True));
+    }
     if is_malloc {
         keys.push(("owner", true, Shape::Word));
         keys.push(("inefficient_type", true, Shape::Word));

@@ -54,11 +54,11 @@ impl ByStackAnalysis {
     }
 
     fn alloc(&mut self, pid: u32, alloc: &Alloc) {
-        let (size_bytes, restored) = (alloc.block.size_bytes, alloc.restored);
+        let (size_bytes, is_new) = (alloc.block.size_bytes, !alloc.restored && !alloc.block.found);
         let sum = self.sum(pid, &alloc.block);
         sum.live_blocks += 1;
         sum.live_bytes = sum.live_bytes.saturating_add(size_bytes);
-        if !restored {
+        if is_new {
             sum.allocations += 1;
             sum.allocated_bytes = sum.allocated_bytes.saturating_add(size_bytes);
         }

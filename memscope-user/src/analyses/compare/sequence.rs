@@ -250,6 +250,8 @@ impl Recording {
     /// Takes one event.
     pub(super) fn observe(&mut self, event: &Event) {
         match &event.kind {
+            // Found at the attach: no call was made.
+            EventKind::Alloc(alloc) if alloc.block.found => {}
             EventKind::Alloc(alloc) => {
                 let (block, size) = (&alloc.block, alloc.block.size_bytes);
                 self.changed(event, block.pool, size.cast_signed());

@@ -74,6 +74,13 @@ impl Account {
         }
     }
 
+    /// A block came that is older than the trace: it was there at the peak.
+    pub(super) const fn was_there(&mut self, live: &Live) {
+        if self.peak.bytes > 0 {
+            self.peak.bytes += live.size_bytes as u128;
+        }
+    }
+
     /// A block came.
     pub(super) fn grow(&mut self, live: &Live, moment: u64, time_ns: u64, reported_bytes: u64) {
         self.live_bytes += u128::from(live.size_bytes);

@@ -46,6 +46,7 @@ struct Key {
     pool: Pool,
     module_id: Option<Module>,
     given: Option<Name>,
+    found: bool,
 }
 
 /// Names blocks by rules.
@@ -112,8 +113,8 @@ impl Classifier {
 
     /// The label of a block at its allocation.
     pub(super) fn label(&mut self, block: &Block) -> LabelId {
-        let Block { stacks, pool, module_id, owner: given, .. } = *block;
-        let key = Key { stacks, pool, module_id, given };
+        let Block { stacks, pool, module_id, owner: given, found, .. } = *block;
+        let key = Key { stacks, pool, module_id, given, found };
         if let Some(known) = self.blocks.get(&key) {
             return *known;
         }
@@ -186,6 +187,7 @@ impl Classifier {
         let found = rules.rules.iter().find(|rule| self.fits(rule, key));
         let (component, rule, labels, source) = match found {
             Some(rule) => (rule.component, rule.name, &*rule.owner, source_of(rule)),
+            None if key.found => (UNKNOWN, Name::fixed(&"before-the-attach"), "", Source::Nothing),
             None => (UNKNOWN, why_unknown(key.stacks), "", Source::Nothing),
         };
         // A source that gave an owner other labels than its pool's knew more.

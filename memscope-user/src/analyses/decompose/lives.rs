@@ -29,7 +29,7 @@ pub(in crate::analyses) struct Live {
     born: Counts,
     pub(in crate::analyses) size_bytes: u64,
     pub(in crate::analyses) time_ns: u64,
-    /// Its place among all allocations and frees.
+    /// Its place among all allocations and frees; 0 if it is older than the trace.
     pub(in crate::analyses) moment: u64,
 }
 
@@ -161,7 +161,7 @@ impl Lives {
                 born: on.phases.counts,
                 size_bytes: block.size_bytes,
                 time_ns: event.time_ns,
-                moment: self.moments,
+                moment: if block.found { 0 } else { self.moments },
             };
             (live, None)
         };
@@ -225,6 +225,10 @@ fn end_of(
     cause: FreeCause,
     freed_in: Option<Phase>,
 ) -> LabelId {
+    // How it came to be what it is was not seen.
+    if block.is_older() {
+        return block.label;
+    }
     // Marked steps count where there are any. Before the end of the first one, a block was in none.
     let in_steps =
         |counts: Counts| Counts { step: if now.step > 0 { counts.step } else { counts.optimizer_end }, ..counts };
@@ -239,6 +243,13 @@ fn end_of(
         trained.find(block.size_bytes);
     }
     label
+}
+
+impl Live {
+    /// It is older than the trace, so it was live at every moment before it was found.
+    pub(in crate::analyses) const fn is_older(&self) -> bool {
+        self.moment == 0
+    }
 }
 
 impl OnDevice {

@@ -161,6 +161,8 @@ impl DecomposeAnalysis {
         account.goes_on(event.time_ns);
         if let Some(back) = back {
             account.take_back(&live, self.lives.get(back.label).component, &back);
+        } else if live.is_older() {
+            account.was_there(&live);
         }
         account.grow(&live, moment, event.time_ns, reported_bytes);
     }

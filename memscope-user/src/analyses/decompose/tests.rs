@@ -493,6 +493,22 @@ fn older_blocks_are_untracked() {
     assert_eq!((found.end_bytes, found.end_untracked_bytes), (0, 1000));
 }
 
+/// Blocks from before the attach have no owner that could be known, whatever they live through, and were there at the peak.
+#[test]
+fn found_blocks_are_of_before_the_attach() {
+    let mut script = Script::new(1, NPU0);
+    script.reported(Some((1110, 2048))).alloc(pools::PTA, 0x1000, 110);
+    script.reported(Some((1000, 2048))).free(pools::PTA, 0x1000);
+    script.older(pools::PTA, 0x2000, 400).older(pools::PTA, 0x3000, 600).step(1).step(2).step(3);
+    script.reported(Some((600, 2048))).free(pools::PTA, 0x2000);
+    let found = one(&script);
+    assert_eq!(named(&found), [("PTA", "before-the-attach", 2), ("PTA", "no-stack", 1)]);
+    assert_eq!((found.peak_bytes, found.peak_untracked_bytes), (1110, 0));
+    assert_eq!((found.end_bytes, found.end_untracked_bytes), (600, 0));
+    let parts: Vec<(u64, u64)> = found.parts.iter().map(|part| (part.peak_bytes, part.end_bytes)).collect();
+    assert_eq!(parts, [(1000, 600), (110, 0)]);
+}
+
 /// A cut stack may lack the deciding frame.
 #[test]
 fn cut_stacks_are_said_to_be() {

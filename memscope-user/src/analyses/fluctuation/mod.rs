@@ -48,8 +48,8 @@ struct PoolUse {
 impl Analysis for FluctuationAnalysis {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
-            // A restored block has no figure of the pool.
-            EventKind::Alloc(alloc) if !alloc.restored => {
+            // A restored block has no figure of the pool, and one that is found was in use before.
+            EventKind::Alloc(alloc) if !alloc.restored && !alloc.block.found => {
                 self.running.at(event.pid, alloc.block.device).use_pool(alloc.block.pool, alloc.used_bytes);
             }
             EventKind::Free(free) if free.cause == FreeCause::Program => {

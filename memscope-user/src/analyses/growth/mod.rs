@@ -32,7 +32,8 @@ use self::{
 use super::{Analysis, Finding, concluded::Concluded};
 use crate::hash::HashMap;
 use crate::model::{
-    Block, Confidence, Device, Event, EventKind, LiveSum, Name, OwnerSum, Pool, RunEnd, Stacks, UnknownFree,
+    Alloc, Block, Confidence, Device, Event, EventKind, Free, LiveSum, Name, OwnerSum, Pool, RunEnd, Stacks,
+    UnknownFree,
 };
 
 /// Most sites of one process.
@@ -106,6 +107,9 @@ impl GrowthAnalysis {
 impl Analysis for GrowthAnalysis {
     fn observe(&mut self, event: &Event) {
         let change = match &event.kind {
+            // Older than the trace: no place allocates it, and its free is one of an older block.
+            EventKind::Alloc(Alloc { block: Block { found: true, .. }, .. })
+            | EventKind::Free(Free { block: Block { found: true, .. }, .. }) => None,
             EventKind::Alloc(alloc) => {
                 let change = if alloc.restored { Change::ComesBack } else { Change::Comes };
                 Some((&alloc.block, change))
@@ -125,8 +129,8 @@ impl Analysis for GrowthAnalysis {
             }
         } else if let Some(process) = self.running.get_mut(&event.pid) {
             process.clock.advance(event.time_ns);
-            if let EventKind::UnknownFree(UnknownFree { pool, maybe_older: true, refused: false, .. }) = event.kind {
-                process.older_frees.entry((event.device, pool)).or_default().rise(&process.clock);
+            if let Some(place) = older_freed(event) {
+                process.older_frees.entry(place).or_default().rise(&process.clock);
             }
         }
         if matches!(event.kind, EventKind::ProcessEnd)
@@ -143,6 +147,19 @@ impl Analysis for GrowthAnalysis {
         let confidence = Confidence::after(end);
         let finding = |growth| Finding::Growth(Growth { confidence, ..growth });
         self.concluded.take(|growth| (growth.pid, growth.device), finding)
+    }
+}
+
+/// Where a block was freed that is older than the trace.
+const fn older_freed(event: &Event) -> Option<(Device, Pool)> {
+    match event.kind {
+        EventKind::UnknownFree(UnknownFree { pool, maybe_older: true, refused: false, .. }) => {
+            Some((event.device, pool))
+        }
+        EventKind::Free(Free { block: Block { found: true, device, pool, .. }, cause, .. }) if cause.gave_back() => {
+            Some((device, pool))
+        }
+        _ => None,
     }
 }
 

@@ -32,6 +32,15 @@ impl Server {
 
     /// Gives the block's number.
     fn alloc(&mut self, place: &str, size_bytes: u64) -> u64 {
+        self.block(place, size_bytes, false)
+    }
+
+    /// A block of before the attach is found.
+    fn older(&mut self, size_bytes: u64) -> u64 {
+        self.block("", size_bytes, true)
+    }
+
+    fn block(&mut self, place: &str, size_bytes: u64, found: bool) -> u64 {
         self.blocks += 1;
         let known = self.stacks.get(place).copied();
         let stacks = known.unwrap_or_else(|| if place.is_empty() { Stacks::default() } else { stack(place) });
@@ -43,6 +52,7 @@ impl Server {
             alloc_time_ns: self.time_ns,
             alloc_id: self.events.len() as u64,
             stacks,
+            found,
             ..testing::block(pools::PTA, self.blocks << 12, size_bytes)
         };
         self.live.insert(self.blocks, block);
@@ -241,6 +251,32 @@ fn a_cache_that_was_full_before_is_undecided() {
     }
     let growth = server.found();
     assert_eq!((growth.judged, growth.sites.len(), growth.increases.len()), (true, 0, 1));
+}
+
+/// The same where the older entries were found; and they are no place that grows.
+#[test]
+fn found_entries_of_a_cache_are_older_ones() {
+    let mut server = Server::default();
+    let older: Vec<u64> = (0..600).map(|_| server.older(4096)).collect();
+    for (request, older) in (0..600).zip(older) {
+        server.time_ns = request * SECOND;
+        server.alloc("cache", 4096);
+        server.free(older);
+    }
+    let growth = server.found();
+    assert_eq!((growth.judged, growth.sites.len(), growth.increases.len()), (true, 0, 1));
+    // Found late, and kept: they were there before.
+    let mut server = Server::default();
+    for request in 0..600 {
+        server.time_ns = request * SECOND;
+        let block = server.alloc("request", 4096);
+        server.free(block);
+        if request < 300 {
+            server.older(1 << 20);
+        }
+    }
+    let growth = server.found();
+    assert_eq!((growth.judged, growth.sites.len(), growth.increases.len()), (true, 0, 0));
 }
 
 /// Blocks in use at the attach are freed soon: that is no sign against a leak.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
 use crate::analyses::judged::{ExitFreed, Span};
-use crate::model::{Device, Pool};
+use crate::model::{Device, LiveSum, Pool};
 
 /// Bytes of one driver module.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
@@ -29,12 +29,16 @@ pub struct Held {
     pub device: Device,
     /// Pool.
     pub pool: Pool,
-    /// The process was running before the trace: older blocks are in `unseen_bytes` and `peak_bytes` alone.
+    /// The process was running before the trace: older blocks that were not found are in `unseen_bytes` and `peak_bytes` alone.
     pub attached: bool,
     /// Live blocks at the end.
     pub blocks: u64,
     /// Their bytes.
     pub size_bytes: u64,
+    /// Of these: blocks from before the attach, found in the pool's own books.
+    pub found: LiveSum,
+    /// All blocks from before the attach were found: none is missing from `blocks`.
+    pub older_known: bool,
     /// Bytes handed out beyond those blocks, by the pool's figure in its last call: from before the attach, or not
     /// seen. 0 where it has no figure, as the driver.
     pub unseen_bytes: u64,

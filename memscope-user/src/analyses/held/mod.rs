@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
 use crate::model::{
-    Alloc, Block, Device, Event, EventKind, Free, FreeCause, Pool, ProcessStart, RunEnd, UnknownFree, module_name,
+    Alloc, Block, Device, Event, EventKind, Free, FreeCause, LiveSum, Pool, ProcessStart, RunEnd, UnknownFree,
+    module_name,
 };
 
 /// Keeps account of every pool.
@@ -36,6 +37,9 @@ struct Account {
     unknown_frees: u64,
     failed: u64,
     recovered: u64,
+    /// Live blocks that were found at the attach.
+    found: LiveSum,
+    older_known: bool,
     /// Live blocks and their bytes by the module that asked for them.
     modules: BTreeMap<&'static str, Live>,
 }
@@ -106,11 +110,18 @@ impl Account {
     fn alloc(&mut self, alloc: &Alloc) {
         if alloc.restored {
             // The free that put it away did not happen.
-            self.frees = self.frees.saturating_sub(1);
-        } else {
+            let frees = if alloc.block.found { &mut self.older_frees } else { &mut self.frees };
+            *frees = frees.saturating_sub(1);
+        } else if !alloc.block.found {
             self.allocations += 1;
         }
         self.peak_bytes = self.peak_bytes.max(alloc.used_bytes);
+        if alloc.block.found {
+            // Of the driver's blocks those are found that are segments of a pool, and no others.
+            self.older_known = !alloc.block.pool.is_driver();
+            self.found.blocks += 1;
+            self.found.size_bytes = self.found.size_bytes.saturating_add(alloc.block.size_bytes);
+        }
         let live = self.live(&alloc.block);
         live.blocks += 1;
         live.size_bytes += u128::from(alloc.block.size_bytes);
@@ -132,9 +143,14 @@ impl Account {
     fn free(&mut self, free: &Free) {
         match free.cause {
             FreeCause::ProcessEnd | FreeCause::TraceEnd | FreeCause::Exit => return,
+            FreeCause::Program if free.block.found => self.older_frees += 1,
             FreeCause::Program => self.frees += 1,
             FreeCause::Replaced => self.replaced += 1,
             FreeCause::Unwatched => {}
+        }
+        if free.block.found {
+            self.found.blocks = self.found.blocks.saturating_sub(1);
+            self.found.size_bytes = self.found.size_bytes.saturating_sub(free.block.size_bytes);
         }
         let live = self.live(&free.block);
         live.blocks = live.blocks.saturating_sub(1);
@@ -167,6 +183,8 @@ impl Account {
             attached: false,
             blocks: by_module.iter().map(|module| module.blocks).sum(),
             size_bytes,
+            found: self.found,
+            older_known: self.older_known,
             unseen_bytes: self.used_bytes.saturating_sub(size_bytes),
             peak_bytes: self.peak_bytes,
             allocations: self.allocations,
@@ -237,6 +255,8 @@ mod tests {
             pool: pools::PTA,
             blocks: 2,
             size_bytes: 70,
+            found: LiveSum::default(),
+            older_known: false,
             unseen_bytes: 0,
             peak_bytes: 150,
             allocations: 3,
@@ -267,6 +287,40 @@ mod tests {
         // The end of the process frees nothing.
         script.reported(None).end(FreeCause::ProcessEnd, pools::PTA, 0x2000).process_end();
         assert_eq!((account_one(&script).size_bytes, account_one(&script).unseen_bytes), (50, 600));
+    }
+
+    /// Blocks of before the attach are live and were not allocated in the trace; their frees are of older blocks.
+    #[test]
+    fn older_blocks_are_found() {
+        let mut script = script();
+        let start = ProcessStart { parent: 0, attached: true, command: "server".into(), pid_within: None };
+        script.event(EventKind::ProcessStart(start)).reported(Some((150, 4096)));
+        script.older(pools::PTA, 0x1000, 100).older(pools::PTA, 0x2000, 50);
+        script.reported(Some((160, 4096))).alloc(pools::PTA, 0x3000, 10);
+        script.reported(Some((60, 4096))).free(pools::PTA, 0x1000);
+        let held = account_one(&script);
+        assert_eq!((held.blocks, held.size_bytes, held.unseen_bytes, held.peak_bytes), (2, 60, 0, 160));
+        assert_eq!((held.found, held.older_known), (LiveSum { blocks: 1, size_bytes: 50 }, true));
+        assert_eq!((held.allocations, held.frees, held.older_frees), (1, 0, 1));
+        let text = |held: &Held| {
+            let mut out = Vec::new();
+            text::write(held, std::iter::empty(), &mut out).expect("written");
+            String::from_utf8(out).expect("text")
+        };
+        let line = text(&held);
+        assert!(
+            line.contains("60 bytes in 2 blocks, 50 bytes in 1 block of them from before the attach; peak"),
+            "{line}"
+        );
+        assert!(!line.contains("not known"), "{line}");
+        script.reported(Some((50, 4096))).free(pools::PTA, 0x3000);
+        let line = text(&account_one(&script));
+        assert!(line.contains("50 bytes in 1 block, from before the attach; peak"), "{line}");
+        // Of the driver's blocks others may be older.
+        script.reported(None).older(pools::HAL, 0x9000, 8);
+        let driver = account(&script).remove(0);
+        assert_eq!((driver.pool, driver.older_known, driver.found.blocks), (pools::HAL, false, 1));
+        assert!(text(&driver).contains("; other blocks from before the attach are not known"));
     }
 
     /// During the run the account is of the running processes.

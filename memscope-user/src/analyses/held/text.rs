@@ -19,7 +19,7 @@ pub(super) fn write<'a>(
     write!(out, "{} held at the end on device {}: ", pool.display_name(), DeviceName(held.device))?;
     let seen = match blocks {
         0 => "nothing".to_owned(),
-        _ => format!("{} in {}", size(*size_bytes), counted(*blocks, "block")),
+        _ => format!("{} in {}", size(*size_bytes), counted(*blocks, "block")) + &found(held),
     };
     match unseen_bytes {
         0 => write!(out, "{seen}")?,
@@ -32,8 +32,10 @@ pub(super) fn write<'a>(
         write!(out, "; freed by the exit: {} in {}", size(*size_bytes), counted(*blocks, "block"))?;
     }
     write!(out, "; peak {}; {}", size(*peak_bytes), traffic(held))?;
-    let is_partial = held.attached && *unseen_bytes == 0;
-    writeln!(out, "{}", if is_partial { "; blocks from before the attach are not known" } else { "" })?;
+    let is_partial = held.attached && *unseen_bytes == 0 && !held.older_known;
+    let others = if held.found.blocks > 0 { "other blocks" } else { "blocks" };
+    let unknown = if is_partial { format!("; {others} from before the attach are not known") } else { String::new() };
+    writeln!(out, "{unknown}")?;
     if held.frees_are_not_seen() {
         writeln!(
             out,
@@ -50,6 +52,17 @@ pub(super) fn write<'a>(
         writeln!(out, "  {module:<16}  {blocks:>8}  {}", size(*size_bytes))?;
     }
     Ok(())
+}
+
+/// Those of the blocks that are older than the trace.
+fn found(Held { blocks, found, .. }: &Held) -> String {
+    match found.blocks {
+        0 => String::new(),
+        all if all == *blocks => ", from before the attach".to_owned(),
+        _ => {
+            format!(", {} in {} of them from before the attach", size(found.size_bytes), counted(found.blocks, "block"))
+        }
+    }
 }
 
 /// The counts of calls; unusual ones only if they occurred.

@@ -357,8 +357,9 @@ impl Analysis for InefficientAnalysis {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Alloc(alloc) => {
-                // The use of a restored block before is unknown.
-                if let Some(family) = family_of(alloc.block.pool).filter(|_| !alloc.restored && !alloc.promoted) {
+                // The use of a restored block before is unknown, and so is that of one from before the attach.
+                let is_new = !alloc.restored && !alloc.promoted && !alloc.block.found;
+                if let Some(family) = family_of(alloc.block.pool).filter(|_| is_new) {
                     self.allocated(event, &alloc.block, family);
                 }
             }

@@ -80,8 +80,9 @@ enum Way {
 impl Analysis for LifetimesAnalysis {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
-            EventKind::Alloc(alloc) => self.alloc(event.pid, alloc),
-            EventKind::Free(free) if free.cause.gave_back() => self.free(event, free),
+            // How long a block lived that is older than the trace is not known.
+            EventKind::Alloc(alloc) if !alloc.block.found => self.alloc(event.pid, alloc),
+            EventKind::Free(free) if free.cause.gave_back() && !free.block.found => self.free(event, free),
             EventKind::ProcessStart(ProcessStart { attached: true, .. }) => {
                 self.attached.insert(event.pid);
             }

@@ -142,7 +142,9 @@ impl Process {
         }
         let place = self.places.entry(key).or_default();
         place.sum.rise(block.size_bytes);
-        place.running.rise(block, &self.course);
+        if !block.found {
+            place.running.rise(block, &self.course);
+        }
         self.owners.entry((block.device, block.pool, owner)).or_default().rise(block.size_bytes);
     }
 
@@ -154,7 +156,11 @@ impl Process {
         let owner = (block.device, block.pool, owner);
         if let Some(place) = self.places.get_mut(&key) {
             place.sum.fall(block.size_bytes);
-            place.running.fall(block, &self.course);
+            if block.found {
+                self.course.older_freed(block.device, block.pool);
+            } else {
+                place.running.fall(block, &self.course);
+            }
         }
         if let Some(sum) = self.owners.get_mut(&owner) {
             sum.fall(block.size_bytes);

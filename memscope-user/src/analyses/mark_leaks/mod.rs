@@ -96,7 +96,7 @@ impl Analysis for MarkLeaksAnalysis {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Mark(Mark::Point { text: Some(text) }) if **text == *self.text => self.mark(event),
-            EventKind::Alloc(alloc) if !alloc.block.pool.is_host() => {
+            EventKind::Alloc(alloc) if !alloc.block.pool.is_host() && !alloc.block.found => {
                 self.at(event.pid, alloc.block.device).alloc(&alloc.block, alloc.restored);
             }
             EventKind::Free(free) if !free.block.pool.is_host() && free.cause.gave_back() => {

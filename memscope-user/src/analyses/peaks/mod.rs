@@ -18,7 +18,7 @@ use super::groups::{Change, Groups, Room};
 use super::inferred::{InferredSteps, Standing};
 use super::question::{AnalysisBit, Automatic, FilesCommand, Question, Sees};
 use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
-use crate::model::{Alloc, Confidence, Device, Event, EventKind, Free, Pool, ProcessStart, RunEnd, StepsFrom};
+use crate::model::{Alloc, Confidence, Device, Event, EventKind, Free, Name, Pool, ProcessStart, RunEnd, StepsFrom};
 
 /// Places listed of each peak, those with the most bytes first.
 const MAX_PLACES: usize = 100;
@@ -135,6 +135,9 @@ impl PeaksAnalysis {
                 account.groups.rename(owners, live.size_bytes);
             }
         }
+        if live.is_older() && back.is_none() && account.peak_bytes > 0 {
+            account.was_there(owner, alloc, &mut self.room);
+        }
         account.groups.change(owner, block, Change::Comes, &mut self.room);
         account.live_bytes = account.live_bytes.saturating_add(block.size_bytes);
         // A workspace that grows is reported with the pool's figure from before.
@@ -184,6 +187,15 @@ impl Account {
     fn new(start_ns: u64) -> Self {
         let (inferred, groups) = (Standing::default(), Groups::default());
         Self { start_ns, time_ns: start_ns, step: 0, inferred, peak_bytes: 0, live_bytes: 0, moment: 0, groups }
+    }
+
+    /// A block is found that is older than the trace: it was live at the peak.
+    fn was_there(&mut self, owner: Option<Name>, alloc: &Alloc, room: &mut Room) {
+        self.groups.join(owner, &alloc.block, room);
+        // A pool's own figure has had it all the time.
+        if alloc.total_bytes.is_none() {
+            self.peak_bytes = self.peak_bytes.saturating_add(alloc.block.size_bytes);
+        }
     }
 
     /// A block has its final name.
@@ -354,6 +366,27 @@ mod tests {
         let found = peak(&script);
         assert_eq!((found.attached, found.peak_bytes), (true, 1010));
         assert_eq!((found.seen, found.unseen_bytes), (live(1, 10), 1000));
+    }
+
+    /// Blocks of before the attach that are found later were there at the peak, too: by the pool's figure, which has them, or beside it.
+    #[test]
+    fn found_blocks_were_there() {
+        let mut script = Script::new(7, NPU0);
+        script.reported(Some((1110, 4096))).alloc(pools::PTA, 0x1000, 110);
+        script.reported(Some((1000, 4096))).free(pools::PTA, 0x1000);
+        script.older(pools::PTA, 0x2000, 400).older(pools::PTA, 0x3000, 600).free(pools::PTA, 0x2000);
+        let found = peak(&script);
+        assert_eq!((found.time_ns, found.peak_bytes, found.seen, found.unseen_bytes), (0, 1110, live(3, 1110), 0));
+        let mut script = Script::new(7, NPU0);
+        script.alloc(pools::HAL, 0x1000, 64).free(pools::HAL, 0x1000).alloc(pools::HAL, 0x2000, 10);
+        script.older(pools::HAL, 0x3000, 100);
+        let found = peak(&script);
+        assert_eq!((found.time_ns, found.peak_bytes, found.seen), (0, 164, live(2, 164)));
+        // Nothing before: they are the peak.
+        let mut script = Script::new(7, NPU0);
+        script.reported(Some((1000, 4096))).older(pools::PTA, 0x2000, 400).older(pools::PTA, 0x3000, 600);
+        let found = peak(&script);
+        assert_eq!((found.peak_bytes, found.seen, found.unseen_bytes), (1000, live(2, 1000), 0));
     }
 
     /// Every process, device and pool has its own peak, in that order; a process number can come back.

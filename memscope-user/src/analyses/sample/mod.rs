@@ -39,7 +39,7 @@ pub struct Change {
     pub change_bytes: i64,
 }
 
-/// One pool of a process on a device. Blocks older than the trace are in none of its figures.
+/// One pool of a process on a device. Blocks older than the trace are in its figures where they were found at the attach.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct PoolSample {
     /// Device.

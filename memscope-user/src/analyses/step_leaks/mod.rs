@@ -314,7 +314,8 @@ fn gave_back(free: &Free) -> bool {
 
 /// Whether the rule applies to the block at all.
 fn may_leak(block: &Block) -> bool {
-    !block.pool.is_host() && block.step > SKIPPED_STEPS
+    // Nobody knows the step of a block that is older than the trace.
+    !block.pool.is_host() && block.step > SKIPPED_STEPS && !block.found
 }
 
 #[cfg(test)]

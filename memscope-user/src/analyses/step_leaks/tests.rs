@@ -122,6 +122,15 @@ fn replaced_block_is_no_leak() {
     assert_eq!(brief(&found.unjudged), [(0x1000, 3, 0)]);
 }
 
+/// Nobody knows the step of a block from before the attach: it is none that outlives its own.
+#[test]
+fn older_block_is_no_leak() {
+    let mut script = script();
+    script.step(1).step_start(2).older(pools::PTA, 0x1000, 64).alloc(pools::PTA, 0x2000, 64).step_end(2).step(3);
+    let found = judge_one(&script);
+    assert_eq!((brief(&found.leaks), brief(&found.unjudged)), (vec![(0x2000, 2, 1)], vec![]));
+}
+
 /// A free that turned out to have failed never happened, also for the steps that ended meanwhile.
 #[test]
 fn restored_block_leaks() {

@@ -147,6 +147,8 @@ pub(super) fn held(peak_bytes: u64) -> Held {
         attached: false,
         blocks: 0,
         size_bytes: 0,
+        found: LiveSum::default(),
+        older_known: false,
         unseen_bytes: 0,
         peak_bytes,
         allocations: 1,

@@ -45,6 +45,8 @@ pub(in crate::pipeline) struct Listed {
     pub(in crate::pipeline) totals: Option<PoolTotals>,
     /// No call of the program stands behind the row.
     pub(in crate::pipeline) shadow: bool,
+    /// It is older than the trace.
+    pub(in crate::pipeline) found: bool,
 }
 
 impl Listed {
@@ -114,7 +116,7 @@ impl Dumped {
         let new = NewBlock { module_id, page, api, ..NewBlock::of_pool(pool, device, addr, size_bytes.unwrap_or(0)) };
         let live = match restored {
             Some(live) => Live { block: Block { allocation_id: number, ..live.block }, ..live },
-            None => Live::new(Block { owner, ..turn.block(number, &new) }),
+            None => Live::new(Block { owner, found: listed.found, ..turn.block(number, &new) }),
         };
         turn.put(key, &live, totals, listed.shadow && restored.is_none());
         self.keys.insert(number, key);

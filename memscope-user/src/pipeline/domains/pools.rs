@@ -180,16 +180,22 @@ impl Pools {
         }
     }
 
+    /// Whether reports of this pool are not taken: a wrong function was located.
+    pub(in crate::pipeline) const fn ignores(&self, pool: Pool) -> bool {
+        self.mislocated && pool.is_located()
+    }
+
     /// A pool reports one of its blocks, by a function of its own.
     fn function_reported(&mut self, report: &PoolReport, turn: &mut Turn<'_>, failing: &mut Failing) {
         let PoolReport { pool, change, addr, size_bytes, .. } = *report;
-        if self.mislocated && pool.is_located() {
+        if self.ignores(pool) {
             turn.shared.mislocated += 1;
             return;
         }
         if self.reports_itself(pool) {
-            // Through mstx it may have reported this very block already; from now on only the function counts.
-            let live = turn.home.blocks.get(Key::Pool(pool, addr));
+            // Through mstx it may have reported this very block already; from now on only the function counts. One that was found in
+            // its books has not been reported.
+            let live = turn.home.blocks.get(Key::Pool(pool, addr)).filter(|live| !live.block.found);
             if change == PoolChange::Alloc && live.is_some_and(|live| Some(live.block.size_bytes) == size_bytes) {
                 return;
             }
@@ -219,6 +225,12 @@ impl Pools {
             failing.pool_reports();
         }
         let key = Key::Pool(report.pool, report.addr);
+        if let Some(totals) = report.totals {
+            let device = turn.device_or_own(report.device);
+            if let Some(meanwhile) = &mut turn.home.meanwhile {
+                meanwhile.reported(report.pool, device, totals);
+            }
+        }
         match report.change {
             PoolChange::Alloc => self.allocated(key, report, turn, failing),
             PoolChange::Free => self.freed(key, report, turn),

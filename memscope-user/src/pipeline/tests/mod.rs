@@ -18,6 +18,7 @@ use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
 mod atb;
 mod backend;
 mod domains;
+mod found;
 mod looks;
 mod memory;
 mod oom;
@@ -72,6 +73,7 @@ fn line(event: &Event) -> String {
             match (restored, promoted) {
                 (true, _) => "restored",
                 (_, true) => "promoted",
+                _ if block.found => "found",
                 _ => "alloc",
             },
             block.addr,

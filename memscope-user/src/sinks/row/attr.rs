@@ -32,8 +32,8 @@ pub enum Value<'a> {
     Percent(u64, u64),
 }
 
-/// Longest Attr: `MALLOC` of `HAL`, or of a pool.
-const MAX_PAIRS: usize = 9;
+/// Longest Attr: `MALLOC` of `HAL`, or of a pool, of a block that was found.
+const MAX_PAIRS: usize = 10;
 
 /// The pairs of the Attr column, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +107,10 @@ impl<'a> Attr<'a> {
     pub(super) fn of_alloc(alloc: &Alloc) -> Self {
         let made_up = alloc.restored || alloc.promoted;
         let mut attr = Self::of_event(&alloc.block, made_up, (alloc.used_bytes, alloc.total_bytes), alloc.driver);
+        if alloc.block.found {
+            // Ours alone: msMemScope knows no block from before its start.
+            attr.put("found", Value::Word("true"));
+        }
         // A name has nothing in it that separates values. Made-up rows have no owner (contract §7.3).
         if let Some(owner) = alloc.block.owner.filter(|_| !made_up) {
             attr.put("owner", Value::Word(owner.as_str()));

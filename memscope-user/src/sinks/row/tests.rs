@@ -180,6 +180,21 @@ fn rows_have_owners() {
     assert!(!csv(&event(EventKind::Free(owned))).contains("owner"));
 }
 
+/// A block from before the attach is marked; its figures are those of its pool.
+#[test]
+fn found_rows_are_marked() {
+    const START: &str = ",\"{allocation_id:1,addr:0x0000000000000010,size:10,used:10,";
+    let row = |pool| {
+        let EventKind::Alloc(alloc) = alloc(pool, 0x10, 1) else { panic!() };
+        let block = Block { found: true, requested_bytes: Some(7), ..alloc.block };
+        csv(&event(EventKind::Alloc(Alloc { block, ..alloc })))
+    };
+    let pool = format!("{START}total:2000,found:true,requested:7}}\",,\n");
+    assert!(row(pools::PTA).ends_with(&pool), "{}", row(pools::PTA));
+    let driver = format!("{START}found:true,page_type:normal,alloc_type:alloc}}\",,\n");
+    assert!(row(pools::HAL).ends_with(&driver), "{}", row(pools::HAL));
+}
+
 /// Rows without a call of the program have no totals, and are marked.
 #[test]
 fn made_up_rows_have_a_shadow() {

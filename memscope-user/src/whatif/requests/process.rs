@@ -76,6 +76,8 @@ impl Process {
     /// Takes an event. Of a request that is left out only its driver calls count: they are not others' memory.
     pub(super) fn observe(&mut self, event: &Event, left_out: bool) {
         match &event.kind {
+            // Older than the recording: part of what the pool held when it began.
+            EventKind::Alloc(alloc) if alloc.block.found => {}
             EventKind::Alloc(alloc) if is_pool(alloc.block.pool) => self.pool_alloc(event, alloc, left_out),
             EventKind::Free(free) if is_pool(free.block.pool) => self.pool_free(event, free),
             EventKind::BlockReturned(returned) if is_pool(returned.pool) => self.returned(event.device, returned),

@@ -1,0 +1,138 @@
+//! Blocks from before the attach, found in the books of the framework's pool.
+//!
+//! The books were read while the program went on, and the reading takes a moment. So events count more: an address that a call has named
+//! since the reading began is what the calls say. All other blocks in the books are older than the trace, and were there all the time.
+
+use super::Pipeline;
+use super::blocks::{Key, NewBlock, PoolTotals};
+use super::process::Process;
+use super::turn::{At, Home, Shared, Turn};
+use crate::capture::Note;
+use crate::hash::{HashMap, HashSet};
+use crate::model::{AllocApi, Device, Pool, PoolOperators};
+
+/// Addresses kept while a pool is read. Of a program that names more of them meanwhile nothing is found.
+const MAX_NAMED: usize = 1 << 20;
+
+/// What calls have said since a pool is being read.
+#[derive(Debug, Default)]
+pub(super) struct Meanwhile {
+    named: HashSet<Key>,
+    is_full: bool,
+    /// The pools' last figures.
+    totals: HashMap<(Pool, Device), PoolTotals>,
+}
+
+impl Meanwhile {
+    /// A call has named the block under this key.
+    pub(super) fn named(&mut self, key: Key) {
+        if self.named.len() < MAX_NAMED {
+            self.named.insert(key);
+        } else {
+            self.is_full = true;
+        }
+    }
+
+    /// A pool has reported its figures.
+    pub(super) fn reported(&mut self, pool: Pool, device: Device, totals: PoolTotals) {
+        self.totals.insert((pool, device), totals);
+    }
+}
+
+/// What a pool holds on a device, as its books say.
+#[derive(Debug)]
+struct Books {
+    /// In the program's numbering.
+    device: u32,
+    used_bytes: u64,
+    reserved_bytes: u64,
+    segments: Vec<(u64, u64)>,
+    blocks: Vec<(u64, u64, Option<u64>)>,
+}
+
+impl Pipeline {
+    /// Takes a note about the books of a pool.
+    pub(super) fn apply_pool(&mut self, time_ns: u64, note: Note) {
+        match note {
+            Note::PoolAsked { pid } => {
+                if let Some((process, _)) = self.process(pid) {
+                    process.pool_is_read(true);
+                }
+            }
+            Note::PoolRead { pid } => {
+                if let Some(process) = self.processes.get_mut(&pid) {
+                    process.pool_is_read(false);
+                }
+            }
+            Note::PoolFound { pid, device, used_bytes, reserved_bytes, segments, blocks } => {
+                let books = Books { device, used_bytes, reserved_bytes, segments, blocks };
+                if let Some(process) = self.processes.get_mut(&pid) {
+                    process.found(At::new(time_ns, pid), &books, &mut self.shared);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Process {
+    /// A reading begins, or has ended.
+    fn pool_is_read(&mut self, begins: bool) {
+        self.home_mut().meanwhile = begins.then(Box::default);
+    }
+
+    /// The pool's books were read.
+    fn found(&mut self, at: At, books: &Books, shared: &mut Shared) {
+        let Some(pool) = shared.backend.pool_of_operators(PoolOperators::Torch) else { return };
+        // Of a pool of which no reports are taken, blocks would never end.
+        if self.ignores(pool) {
+            return;
+        }
+        let home = self.home_mut();
+        let Some(meanwhile) = home.meanwhile.take() else { return };
+        if !meanwhile.is_full {
+            Turn::of_no_call(at, home, shared).find_all(pool, books, &meanwhile);
+        }
+        home.meanwhile = Some(meanwhile);
+    }
+}
+
+impl Turn<'_> {
+    fn find_all(&mut self, pool: Pool, books: &Books, meanwhile: &Meanwhile) {
+        let device = self.device_or_own(Some(books.device));
+        let driver = self.backend().driver_pool();
+        for (addr, size_bytes) in &books.segments {
+            let new = NewBlock::of_pool(driver, device, *addr, *size_bytes);
+            self.find(Key::Driver(*addr), &NewBlock { api: AllocApi::Alloc, ..new }, None, meanwhile);
+        }
+        let read = PoolTotals {
+            used_bytes: Some(books.used_bytes),
+            reserved_bytes: Some(books.reserved_bytes),
+            active_bytes: books.used_bytes,
+        };
+        // That they are found changes nothing of what the pool has handed out.
+        let totals = meanwhile.totals.get(&(pool, device)).copied().unwrap_or(read);
+        for (addr, size_bytes, requested_bytes) in &books.blocks {
+            let requested_bytes = *requested_bytes;
+            let new = NewBlock { requested_bytes, ..NewBlock::of_pool(pool, device, *addr, *size_bytes) };
+            self.find(Key::Pool(pool, *addr), &new, Some(totals), meanwhile);
+        }
+    }
+
+    /// A block is in the books: it is found unless calls say what it is.
+    fn find(&mut self, key: Key, new: &NewBlock, totals: Option<PoolTotals>, meanwhile: &Meanwhile) {
+        let is_known = meanwhile.named.contains(&key) || self.home.blocks.contains(key);
+        if !is_known && new.addr != 0 && new.size_bytes > 0 {
+            self.put_found(key, new, totals);
+        }
+    }
+}
+
+impl Home {
+    /// A call has named the block under this key.
+    pub(super) fn named(&mut self, key: Key) {
+        if let Some(meanwhile) = &mut self.meanwhile {
+            meanwhile.named(key);
+        }
+    }
+}
