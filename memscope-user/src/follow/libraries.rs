@@ -46,7 +46,7 @@ use crate::{
         elf::ElfFile,
         maps::{FileId, Mapped, mapped_files},
     },
-    probes::{Layer, ProbeSpec, RowInfo},
+    probes::{CallKind, Layer, ProbeSpec, RowInfo},
     regular,
 };
 
@@ -215,6 +215,13 @@ impl Libraries {
     #[must_use]
     pub const fn found_any(&self) -> bool {
         self.mapped_any
+    }
+
+    /// Whether calls of this kind are probed in a file.
+    #[must_use]
+    pub fn places(&self, meaning: CallKind) -> bool {
+        let is_it = |row: u16| self.rows.iter().any(|(known, spec)| *known == row && spec.meaning == meaning);
+        self.files.values().flat_map(|library| &library.placed).any(|placed| is_it(placed.row))
     }
 
     /// Whether a file is of the Ascend stack. The C library and Python are not: their rows are of the end of processes.

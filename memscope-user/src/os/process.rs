@@ -28,6 +28,13 @@ pub fn start_ticks(pid: u32) -> Option<u64> {
     stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(22 - FIRST_BEHIND_NAME)?.parse().ok()
 }
 
+/// The process that has started a process, or has taken it over (field 4 of `/proc/<pid>/stat`); `None` when it is gone.
+#[must_use]
+pub fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(4 - FIRST_BEHIND_NAME)?.parse().ok()
+}
+
 /// Direct children of all threads of a process.
 #[must_use]
 pub fn children(pid: u32) -> Vec<u32> {

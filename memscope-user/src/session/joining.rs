@@ -6,20 +6,33 @@ use super::{
 };
 use crate::{
     error_chain,
+    follow::Change,
     kernel::{KernelError, LeftOutStacks},
+    probes::{CallKind, PoolCall},
 };
 
 impl Loop {
     /// Puts a running process into the trace.
     pub(super) fn add(&mut self, pid: u32) -> Result<(), KernelError> {
-        let Self { target, stream, monitor, .. } = self;
+        let Self { target, stream, monitor, side, .. } = self;
+        let mut running = Vec::new();
         let note = |change| {
             if let Some(monitor) = monitor {
                 monitor.changed(&change);
             }
+            running.extend(if let Change::Started { pid, attached: true, .. } = change { Some(pid) } else { None });
             stream.note(&change_note(change));
         };
-        target.follow.attach(&mut target.kernel, pid, note)
+        target.follow.attach(&mut target.kernel, pid, note)?;
+        // From here on no call is missed. Of a pool of which no reports come, nothing that is found would ever end.
+        if let Some(pools) = &side.pools
+            && target.follow.libraries().places(CallKind::Pool(PoolCall::Report))
+        {
+            for pid in running {
+                pools.read(pid);
+            }
+        }
+        Ok(())
     }
 
     /// The same, where a failure is the process's alone: the trace of the others goes on.

@@ -35,18 +35,20 @@ pub enum Looks {
     Often,
 }
 
-/// Looks at the holders of blocks.
+/// What is read out of the memory of traced processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderOptions {
     /// How often.
     pub looks: Looks,
     /// Show keys of dicts, which are data of the program.
     pub keys: bool,
+    /// Read the framework's pool of each process that is attached to, once: its blocks from before then count as found.
+    pub pool: bool,
 }
 
 impl Default for HolderOptions {
     fn default() -> Self {
-        Self { looks: Looks::default(), keys: true }
+        Self { looks: Looks::default(), keys: true, pool: false }
     }
 }
 

@@ -34,6 +34,7 @@ mod notices;
 mod operators;
 mod options;
 pub(crate) mod outputs;
+mod pools;
 mod react;
 mod side;
 mod stacks;

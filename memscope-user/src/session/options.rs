@@ -161,6 +161,11 @@ impl TraceOptions {
         if has_answer { self.holders } else { HolderOptions { looks: Looks::Never, ..self.holders } }
     }
 
+    /// Whether pools are read: those of processes that are running already.
+    pub(crate) const fn reads_pools(&self) -> bool {
+        self.holders.pool && matches!(self.traced, Traced::Processes(_))
+    }
+
     /// Whether the capture is the only output.
     pub(crate) fn writes_capture_alone(&self) -> bool {
         self.output.as_ref().is_some_and(|output| !output.rows)

@@ -1,10 +1,11 @@
-//! What runs beside the stream of records: the driver's figures, block watch and looks at holders.
+//! What runs beside the stream of records: the driver's figures, block watch, looks at holders, and the reading of pools.
 
 use super::{
     TraceError,
     log::Speaker,
     looks::Looker,
     options::{RowLevel, TraceOptions},
+    pools::PoolReader,
 };
 use crate::{
     backend::watch::{WatchLevels, flags, rows},
@@ -29,6 +30,8 @@ pub(super) struct Side {
     pub(super) usage: Option<Sampler>,
     pub(super) watch: Option<Watch>,
     pub(super) looker: Option<Looker>,
+    /// Reads the pools of processes that are attached to, if that is wanted.
+    pub(super) pools: Option<PoolReader>,
 }
 
 /// The operators at which blocks are compared.

@@ -23,6 +23,7 @@ use super::{
     operators,
     options::{TraceOptions, Traced},
     outputs::{self, Chosen, Opened, Selecting},
+    pools,
     react::{LOOP, LastLook, Loop},
     side::{self, Side},
     stacks,
@@ -188,6 +189,7 @@ impl Loop {
         let interpreters = Interpreters::new();
         let (batches, stacks) = stacks::start(&options, &kernel, interpreters.layouts(), batches, &crew)?;
         let looker = looks::start(options.looks(), &reader, speaker.clone(), &crew)?;
+        let pools = options.reads_pools().then(|| pools::start(&reader, speaker.clone(), &crew)).transpose()?;
         let (error_sender, output_errors) = unbounded_channel();
         let writing = writer::Work {
             pipeline: Some(pipeline),
@@ -210,7 +212,7 @@ impl Loop {
             target: target(kernel, follow, options, speaker.clone()),
             stream: Stream { reader, stacks, capture },
             work,
-            side: Side { usage, watch, looker },
+            side: Side { usage, watch, looker, pools },
             monitor,
             urgent,
             post: crew.post(LOOP),

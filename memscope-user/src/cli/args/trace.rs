@@ -184,9 +184,12 @@ pub(in crate::cli) struct TraceArgs {
     /// while places grow and before the trace ends; at most once a minute, with at most a twentieth].
     #[arg(long, conflicts_with_all = ["no_holders", "capture_only"])]
     pub holders: bool,
-    /// Do not look at what holds blocks: the memory of the processes is not read for that.
+    /// Do not look at what holds blocks, nor into the pool at the attach: the memory of the processes is not read.
     #[arg(long)]
     pub no_holders: bool,
+    /// Do not read the pool of a process that is attached to: blocks from before the attach are known by their sum alone.
+    #[arg(hide_short_help = true, long)]
+    pub no_pool_at_attach: bool,
     /// Leave keys of dicts out of the names of holders: they are data of the program.
     #[arg(hide_short_help = true, long)]
     pub no_keys: bool,
@@ -218,7 +221,7 @@ impl TraceArgs {
             (false, true) => Looks::Often,
             (false, false) => Looks::Seldom,
         };
-        HolderOptions { looks, keys: !self.no_keys }
+        HolderOptions { looks, keys: !self.no_keys, pool: !self.no_holders && !self.no_pool_at_attach }
     }
 
     /// The library's options for these processes, with output.
