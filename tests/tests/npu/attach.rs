@@ -21,7 +21,9 @@ const OLDER: &str = "entered before attach";
 
 fn attach(title: &str, program: &Program) {
     let (mut target, folder) = program.waiting();
-    let running = Tracer::attach(&[&target]).options(&["--verbose", "--json"]).options(&EVERYTHING).start();
+    // What was before is another matter (`found`).
+    let options = ["--verbose", "--json", "--no-pool-at-attach"];
+    let running = Tracer::attach(&[&target]).options(&options).options(&EVERYTHING).start();
     for library in ATTACHED {
         running.wait_for_message(library, 1);
     }

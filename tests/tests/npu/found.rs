@@ -1,0 +1,143 @@
+//! What the pool held when the tracer was attached: live blocks and segments, against the program's own account at every mark after that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memscope_tests::harness::rows::Row;
+use memscope_tests::harness::tracer::{Run, Tracer};
+use memscope_tests::torch::bench::{Program, go_on};
+use memscope_tests::torch::pool::{Block, Change, Driver, Pool};
+use memscope_tests::torch::truth::{Mark, Truth};
+
+use super::runtime_blocks;
+
+/// Said when the pool was read.
+const READ: &str = "read the pool of process";
+const PROBED: &str = "libtorch_npu.so: ";
+
+/// Attaches half-way. `still`: the program waits until its pool was read; else it goes on as soon as its calls are seen.
+fn attached(program: &Program, still: bool) -> (Run, Truth) {
+    let (mut target, folder) = program.waiting();
+    let running = Tracer::attach(&[&target]).options(&["--verbose", "--json", "--events=alloc,free"]).start();
+    running.wait_for_message(if still { READ } else { PROBED }, 1);
+    go_on(&folder);
+    let status = target.wait();
+    assert!(status.success(), "the program ended with {status}");
+    let run = running.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    (run, Truth::read(&folder))
+}
+
+/// Live bytes of blocks and of segments, by device.
+#[derive(Default)]
+struct Live {
+    blocks: BTreeMap<(u32, u64), u64>,
+    driver: Driver,
+    /// Of the driver's blocks those that are no segments.
+    others: BTreeSet<u64>,
+    is_found: bool,
+    found: usize,
+}
+
+impl Live {
+    fn see(&mut self, row: &Row) {
+        let is_found = row.attr.get("found").is_some_and(|found| found == "true");
+        self.is_found |= is_found;
+        self.driver.see(row);
+        let Some(block) = Block::of(row).filter(|block| block.pool == Pool::Caching) else { return };
+        let key = (block.device, block.addr);
+        match block.change {
+            Change::Alloc => {
+                assert_eq!(self.blocks.insert(key, block.size), None, "{:#x} is live", block.addr);
+                self.found += usize::from(is_found);
+            }
+            Change::Free => assert_eq!(self.blocks.remove(&key), Some(block.size), "{row:?}"),
+            Change::BlockFree => {}
+        }
+    }
+
+    fn allocated(&self, device: u32) -> u64 {
+        self.blocks.range((device, 0)..=(device, u64::MAX)).map(|(_, size)| size).sum()
+    }
+
+    fn reserved(&self, device: u32) -> u64 {
+        let own = |addr: u64| !self.others.contains(&addr);
+        self.driver.segments(device).filter(|segment| own(segment.addr)).map(|segment| segment.size).sum()
+    }
+}
+
+/// Compares at every mark behind the rows of what was found; gives the number of blocks found, and of marks.
+fn compare(run: &Run, truth: &Truth, with_segments: bool) -> (usize, usize) {
+    let all = run.rows();
+    let rows = &all.processes[&truth.pid()];
+    let workspaces = rows.iter().filter_map(Block::of).filter(|block| block.pool == Pool::Workspace);
+    let mut others = runtime_blocks(&run.folder.journal());
+    others.extend(workspaces.map(|block| block.addr));
+    others.extend(truth.marks.iter().flat_map(|mark| &mark.workspaces).flat_map(BTreeMap::keys));
+    let mut live = Live { others, ..Live::default() };
+    let mark_of = |row: &Row| -> Option<&Mark> {
+        let name = row.name.as_deref().filter(|_| row.event == "MSTX")?.strip_prefix("truth ")?;
+        truth.marks.iter().find(|mark| mark.name == name)
+    };
+    let mut compared = 0;
+    for row in rows {
+        live.see(row);
+        let Some(mark) = mark_of(row).filter(|_| live.is_found) else { continue };
+        compared += 1;
+        for device in mark.devices.keys() {
+            let stat = |key: &str| mark.stat(*device, key);
+            let what = format!("device {device} at `{}`", mark.name);
+            assert_eq!(live.allocated(*device), stat("allocated_bytes.all.current"), "allocated, {what}");
+            if with_segments {
+                assert_eq!(live.reserved(*device), stat("reserved_bytes.all.current"), "reserved, {what}");
+            }
+        }
+    }
+    (live.found, compared)
+}
+
+/// Held memory of the pool has no part that was not seen, and no free was one of an unknown block.
+fn nothing_is_unseen(run: &Run) {
+    let json = run.json();
+    let held = json["findings"].as_array().expect("findings").iter().filter(|found| found["finding"] == "held");
+    let pool: Vec<_> = held.filter(|found| found["pool"] == "PTA").collect();
+    assert!(!pool.is_empty());
+    for held in pool {
+        assert_eq!((&held["unseen_bytes"], &held["unknown_frees"]), (&0.into(), &0.into()), "{held}");
+    }
+}
+
+fn found(program: &Program, with_segments: bool) {
+    let (run, truth) = attached(program, true);
+    let (found, compared) = compare(&run, &truth, with_segments);
+    println!("{found} blocks found, {compared} marks compared");
+    assert!(found > 10 && compared > 3, "{found} blocks, {compared} marks");
+    nothing_is_unseen(&run);
+}
+
+#[test]
+fn churn_found() {
+    found(&Program::new("churn.py 2000 1000"), true);
+}
+
+#[test]
+fn training_found() {
+    found(&Program::new("train.py adamw 10 128 npu 5"), true);
+}
+
+/// The driver's memory of an expandable segment came piece by piece, and its pieces are not known: its blocks are.
+#[test]
+fn churn_found_expandable() {
+    let program = Program::new("churn.py 2000 1000").env("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True");
+    found(&program, false);
+}
+
+/// Blocks come and go while the pool is read. What was proved is the program's own; what was not is not said.
+#[test]
+fn found_while_it_works() {
+    let (run, truth) = attached(&Program::new("churn.py 20000 1000"), false);
+    let (found, compared) = compare(&run, &truth, true);
+    println!("{found} blocks found, {compared} marks compared");
+    let is_read = compared > 0;
+    let is_refused = run.said().contains("held at the attach was not found");
+    assert!(is_read != is_refused, "{}", run.said());
+}
