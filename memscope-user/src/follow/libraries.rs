@@ -6,6 +6,7 @@ mod library;
 mod names;
 mod operators;
 mod plan;
+mod presences;
 
 pub use self::choice::RowChoice;
 pub use self::library::{Library, LibraryOps, Placed};
@@ -16,7 +17,7 @@ use std::{
     collections::{HashMap, HashSet},
     fs::File,
     io::{self, Read as _, Seek as _},
-    os::fd::{AsFd as _, OwnedFd},
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
 };
 
@@ -25,7 +26,7 @@ use memscope_common::{
     config::{IMAGE_OPEN, ImageKey},
 };
 
-use self::{images::image_key, operators::OpRow, plan::Plan};
+use self::{images::image_key, operators::OpRow, plan::Plan, presences::Presences};
 
 use super::ahead::{Found, Needs, file_id};
 use crate::{
@@ -102,7 +103,7 @@ pub struct Libraries {
     /// Our tool for mstx reports the calls of copies of mstx.
     mstx_tool: bool,
     /// Descriptors that announce the tracer to the Python packages while open.
-    presences: Vec<OwnedFd>,
+    presences: Presences,
     /// Probed loaders, and files kept open, that the kernel side does not know yet.
     new_images: Vec<ImageKey>,
     /// Probed packages without an announcement.
@@ -187,7 +188,7 @@ impl Libraries {
             next_op: 0,
             on_note: None,
             mstx_tool: false,
-            presences: Vec::new(),
+            presences: Presences::default(),
             new_images: Vec::new(),
             unannounced: Vec::new(),
         }
@@ -341,18 +342,11 @@ impl Libraries {
     }
 
     /// Announces the tracer to scripts, once their processes are traced. Returns files for which that failed.
-    pub fn announce(&mut self) -> Vec<Library> {
-        let mut failed = Vec::new();
+    pub fn announce(&mut self, kernel: &mut Kernel) -> Vec<Library> {
         for (place, file, path) in self.unannounced.drain(..) {
-            match place.announce(&file) {
-                Ok(presence) => self.presences.push(presence),
-                Err(error) => {
-                    let text = format!("the tracer cannot be announced to scripts: {}", error_chain(&error));
-                    failed.push(Library { error: Some(text), ..Library::at(&path) });
-                }
-            }
+            self.presences.announce(kernel, place, file, path);
         }
-        failed
+        self.presences.wait()
     }
 
     /// The probes that would be placed into the mapped Ascend libraries of `pid`.

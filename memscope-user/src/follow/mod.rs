@@ -255,7 +255,7 @@ impl Follow {
             self.take_changes().into_iter().for_each(&mut on_change);
             kernel.trace(pid, self.options.process_state(parent))?;
             self.scan(kernel, pid)?;
-            self.added.extend(self.libraries.announce());
+            self.added.extend(self.libraries.announce(kernel));
             if self.options.children {
                 queue.extend(children(pid).into_iter().map(|child| (child, pid)));
             }
@@ -335,7 +335,7 @@ impl Follow {
     /// Examines a process that has mapped a file.
     fn look(&mut self, kernel: &mut Kernel, urgent: Urgent) -> Result<(), KernelError> {
         let mut scanned = self.scan(kernel, urgent.pid);
-        self.added.extend(self.libraries.announce());
+        self.added.extend(self.libraries.announce(kernel));
         if let Some(interpreters) = self.interpreters.as_mut().filter(|_| urgent.kind == Kind::Exec) {
             scanned = scanned.and(interpreters.executed(kernel, urgent.pid));
         }

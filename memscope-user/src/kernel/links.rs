@@ -3,6 +3,7 @@
 use std::{
     os::fd::{AsRawFd as _, BorrowedFd},
     path::{Path, PathBuf},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -20,6 +21,7 @@ use super::{
     error::{KernelError, map_error, no_map},
     features::LinkMode,
     object::Kernel,
+    placing::Placing,
     programs::{Programs, slot},
 };
 
@@ -180,16 +182,24 @@ impl Kernel {
         path: &Path,
         places: impl Iterator<Item = (u64, Option<u64>)>,
     ) -> Result<(), KernelError> {
+        let placing = Arc::clone(&self.placing);
         let program: &mut UProbe = self.program(name)?;
         let points = places.map(|(file_offset, cookie)| UProbeAttachPoint {
             location: UProbeAttachLocation::AbsoluteOffset(file_offset),
             cookie,
         });
         let refuse = |error| KernelError::Attach { name: name.to_owned(), source: Box::new(error) };
+        let _placing = placing.begin();
         let id = program.attach(points, path, UProbeScope::AllProcesses).map_err(refuse)?;
         let link = program.take_link(id).map_err(refuse)?;
         self.links.push(link);
         Ok(())
+    }
+
+    /// Whether a probe is being placed, for another thread.
+    #[must_use]
+    pub fn placing(&self) -> Arc<Placing> {
+        Arc::clone(&self.placing)
     }
 
     /// Runs `look` with a temporary probe in place. The probe has no row, so no traced process may hit it.

@@ -1,6 +1,6 @@
 //! Loads the BPF object for this kernel.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use aya::{
     Ebpf, EbpfLoader,
@@ -21,6 +21,7 @@ use super::{
     error::{KernelError, map_error, no_map, refused},
     features::{Features, LinkMode},
     options::{KernelOptions, StackOptions, ring_size},
+    placing::Placing,
     privileges,
     programs::{Programs, program, slot},
     task_layout,
@@ -69,6 +70,8 @@ pub struct Kernel {
     pub(super) sites: HashMap<SitePlaces, u32>,
     /// Number of processes added to the trace or removed.
     pub(super) process_changes: u64,
+    /// Whether a probe is being placed.
+    pub(super) placing: Arc<Placing>,
 }
 
 /// Whether this library was built without its BPF object.
@@ -241,6 +244,7 @@ impl Kernel {
             tracepoints,
             sites: HashMap::new(),
             process_changes: 0,
+            placing: Arc::default(),
         };
         kernel.load_probes(options)?;
         Ok(kernel)

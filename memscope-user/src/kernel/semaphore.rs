@@ -1,18 +1,22 @@
 //! Announces the tracer to scripts: a probe that only counts.
 //!
 //! The Python package reads a number of its own that the kernel raises while a probe with that reference counter exists
-//! (Linux 4.20). aya passes no reference counters, so this is one perf event, without a program; it ends with its
-//! descriptor, however the tracer ends.
+//! (Linux 4.20). aya passes no reference counters, so this is a link of our own, or one perf event without a program; it
+//! ends with its descriptor, however the tracer ends. A link is better: a perf event takes the kernel's lock of trace events,
+//! which another tracer keeps while it waits for threads that we hold.
 
 use std::{
     ffi::CString,
     fs::File,
     io,
-    os::fd::{AsRawFd as _, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
 };
 
+use aya::programs::UProbe;
+
+use super::{features::LinkMode, object::Kernel, programs::Programs};
 use crate::{
-    os::{elf::ElfFile, perf_event},
+    os::{elf::ElfFile, perf_event, uprobe_multi},
     probes::{PRESENCE, SEMAPHORE},
 };
 
@@ -35,7 +39,20 @@ impl Place {
 
     /// Shows the package in this file a tracer while the descriptor is open.
     pub(crate) fn announce(self, file: &File) -> io::Result<OwnedFd> {
-        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-        perf_event::count(&path, self.marker, self.counter)
+        perf_event::count(&path_of(file)?, self.marker, self.counter)
     }
+}
+
+impl Kernel {
+    /// The same by a link; `None` where links are perf events. The marker is never called: the probe has no row.
+    pub(crate) fn announce(&mut self, place: Place, file: &File) -> Option<io::Result<OwnedFd>> {
+        let enter = Programs::of(self.mode).filter(|_| self.mode == LinkMode::Multi)?.enter;
+        let program: &mut UProbe = self.program(enter).ok()?;
+        let program = program.fd().ok()?.as_fd();
+        Some(path_of(file).and_then(|path| uprobe_multi::count(program, &path, place.marker, place.counter)))
+    }
+}
+
+fn path_of(file: &File) -> io::Result<CString> {
+    Ok(CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?)
 }

@@ -26,3 +26,5 @@ pub mod process;
 pub mod rights;
 #[cfg(feature = "trace")]
 pub mod secure_env;
+#[cfg(feature = "trace")]
+pub mod uprobe_multi;

@@ -38,7 +38,7 @@ use crate::{
     capture::{self, CaptureHeader, Collected},
     crew::Crew,
     follow::{Follow, guard::Guard, interpreters::Interpreters, libraries::Libraries, waits::Waits},
-    kernel::{Kernel, StackOptions},
+    kernel::{Kernel, Placing, StackOptions},
     model::Event,
     os::clock::monotonic_ns,
     pipeline::{Audience, Demand, DumpFilter, Pipeline, PipelineConfig},
@@ -185,7 +185,8 @@ impl Loop {
         let (watch, tap) =
             side::start_watch(&options, &mut kernel, &libraries, places, speaker.clone(), &crew)?.unzip();
         let (urgent_sender, urgent) = unbounded_channel();
-        let (reader, batches) = start_reader(&options, source, &waits, (tap, urgent_sender), &crew)?;
+        let (reader, batches) =
+            start_reader(&options, source, (&waits, kernel.placing()), (tap, urgent_sender), &crew)?;
         let interpreters = Interpreters::new();
         let (batches, stacks) = stacks::start(&options, &kernel, interpreters.layouts(), batches, &crew)?;
         let looker = looks::start(options.looks(), &reader, speaker.clone(), &crew)?;
@@ -243,7 +244,7 @@ fn target(kernel: Kernel, follow: Follow, options: TraceOptions, speaker: Speake
 fn start_reader(
     options: &TraceOptions,
     source: Source,
-    waits: &Waits,
+    (waits, placing): (&Waits, Arc<Placing>),
     (tap, urgent): (Option<Tap>, UnboundedSender<Urgent>),
     crew: &Crew,
 ) -> Result<(Reader, mpsc::Receiver<Batch>), TraceError> {
@@ -251,6 +252,7 @@ fn start_reader(
     let mut held = waits.try_clone()?;
     let on_held = Box::new(move |thread| match thread {
         Some(thread) => held.take(thread),
+        None if placing.hangs() => {}
         None => held.live(),
     });
     let on_record = tap.map(|tap| Box::new(move |record: &[u8]| tap.take(record)) as OnRecord);

@@ -62,6 +62,12 @@ fn owners(run: &Run) -> Vec<(u64, String)> {
 /// of the next one. A replay gives the same.
 #[test]
 fn python_scripts_collect_in_windows() {
+    for python in interpreters() {
+        assert_collected_in_windows(&python);
+    }
+}
+
+fn assert_collected_in_windows(python: &Python) {
     const EXPECTED: [&str; 14] = [
         "MALLOC 2000 shadow",
         "START_TRACE -",
@@ -78,20 +84,17 @@ fn python_scripts_collect_in_windows() {
         "STOP_TRACE -",
         "FREE 6000 shadow",
     ];
-    for python in interpreters() {
-        let run = trace(&python, "windows", &["--collect-mode=deferred"]);
-        assert_eq!(briefly(&run), EXPECTED, "{python:?}");
-        let rows = run.rows();
-        let rows = one(&rows);
-        let time_of =
-            |what: &str| rows.iter().filter(|row| brief(row) == what).map(|row| row.time_ns).collect::<Vec<_>>();
-        let (starts, stops) = (time_of("START_TRACE -"), time_of("STOP_TRACE -"));
-        assert_eq!((time_of("MALLOC 2000 shadow"), time_of("MALLOC 5000 shadow")), (vec![starts[0]], vec![starts[1]]));
-        assert_eq!(time_of("FREE 2000 shadow"), [starts[1]]);
-        assert_eq!(time_of("FREE 6000 shadow"), [stops[1] + 1]);
-        let replayed = Tracer::replay(&run.folder.capture()).succeed();
-        assert_eq!(replayed.rows().processes, run.rows().processes, "{python:?}");
-    }
+    let run = trace(python, "windows", &["--collect-mode=deferred"]);
+    assert_eq!(briefly(&run), EXPECTED, "{python:?}");
+    let rows = run.rows();
+    let rows = one(&rows);
+    let time_of = |what: &str| rows.iter().filter(|row| brief(row) == what).map(|row| row.time_ns).collect::<Vec<_>>();
+    let (starts, stops) = (time_of("START_TRACE -"), time_of("STOP_TRACE -"));
+    assert_eq!((time_of("MALLOC 2000 shadow"), time_of("MALLOC 5000 shadow")), (vec![starts[0]], vec![starts[1]]));
+    assert_eq!(time_of("FREE 2000 shadow"), [starts[1]]);
+    assert_eq!(time_of("FREE 6000 shadow"), [stops[1] + 1]);
+    let replayed = Tracer::replay(&run.folder.capture()).succeed();
+    assert_eq!(replayed.rows().processes, run.rows().processes, "{python:?}");
 }
 
 /// Without the option all is reported from the first instruction on, until a script calls `config()`.
@@ -460,4 +463,15 @@ fn python_scripts_see_whether_a_tracer_is_there() {
 #[test]
 fn python_scripts_see_that_a_tracer_was_killed() {
     come_and_go(&interpreters()[0], Signal::SIGKILL);
+}
+
+/// Several tracers come and go on one machine, each with a script of its own, as an agent and its users do. A tracer that ends waits in the kernel
+/// for all threads that are held, those of others, too; nobody waits for it in turn, so each script is collected from its first call.
+#[test]
+fn tracers_do_not_wait_for_each_other() {
+    let python = interpreters().pop().expect("an interpreter");
+    let three_times = || (0..3).for_each(|_| assert_collected_in_windows(&python));
+    std::thread::scope(|scope| {
+        (0..3).for_each(|_| drop(scope.spawn(three_times)));
+    });
 }

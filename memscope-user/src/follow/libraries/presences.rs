@@ -1,0 +1,84 @@
+//! Shows the tracer to the Python packages, without waiting long.
+//!
+//! Where that takes a perf event: `perf_event_open` takes the kernel's lock of trace events. Another tracer that ends keeps that lock until no thread
+//! is inside a program that may wait, and a thread that we hold is: each would wait for the other until the hold is given up.
+
+use std::{
+    fs::File,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::mpsc::{self, Receiver, Sender},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::Library;
+use crate::{
+    error_chain,
+    kernel::{Kernel, semaphore::Place},
+};
+
+/// How long a held thread waits for it. It takes 0.1 ms where nobody has the lock.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+type Answer = (PathBuf, Result<OwnedFd, String>);
+
+/// The descriptors that show us while they are open.
+#[derive(Debug)]
+pub(super) struct Presences {
+    open: Vec<OwnedFd>,
+    asked: usize,
+    answer: Sender<Answer>,
+    answers: Receiver<Answer>,
+}
+
+impl Default for Presences {
+    fn default() -> Self {
+        let (answer, answers) = mpsc::channel();
+        Self { open: Vec::new(), asked: 0, answer, answers }
+    }
+}
+
+impl Presences {
+    /// Shows us to the package in this file, or begins to.
+    pub(super) fn announce(&mut self, kernel: &mut Kernel, place: Place, file: File, path: PathBuf) {
+        if let Some(Ok(shown)) = kernel.announce(place, &file) {
+            self.open.push(shown);
+            return;
+        }
+        let answer = self.answer.clone();
+        let announcing = {
+            let path = path.clone();
+            move || {
+                let made = place.announce(&file).map_err(|error| error_chain(&error));
+                // The trace may have ended.
+                let _ = answer.send((path, made));
+            }
+        };
+        self.asked += 1;
+        if let Err(error) = thread::Builder::new().name("memscope-show".to_owned()).spawn(announcing) {
+            let _ = self.answer.send((path, Err(error_chain(&error))));
+        }
+    }
+
+    /// Waits for what was begun, but not long: the rest comes later. Returns files for which it failed.
+    pub(super) fn wait(&mut self) -> Vec<Library> {
+        let until = Instant::now() + PATIENCE;
+        let mut failed = Vec::new();
+        while self.asked > 0
+            && let Ok((path, made)) = self.answers.recv_timeout(until.saturating_duration_since(Instant::now()))
+        {
+            self.asked -= 1;
+            match made {
+                Ok(shown) => self.open.push(shown),
+                Err(why) => failed.push(unshown(&path, &why)),
+            }
+        }
+        failed
+    }
+}
+
+fn unshown(path: &Path, why: &str) -> Library {
+    let text = format!("the tracer cannot be announced to scripts: {why}");
+    Library { error: Some(text), ..Library::at(path) }
+}
