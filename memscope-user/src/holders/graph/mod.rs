@@ -6,6 +6,7 @@
 mod confirm;
 mod cost;
 mod edges;
+mod garbage;
 mod nodes;
 mod roots;
 mod rules;

@@ -128,7 +128,6 @@ impl Graph<'_> {
             found: Found::default(),
         };
         self.seed(wanted, &mut search);
-        let mut sees_python = false;
         while let Some(Reverse((cost, at))) = search.queue.pop() {
             if search.is_too_dear(cost) {
                 break;
@@ -147,7 +146,6 @@ impl Graph<'_> {
                 continue;
             }
             *passed += 1;
-            sees_python |= parent.is_python();
             if search.passed.len() > MAX_OBJECTS || search.tree.len() > MAX_WAITING {
                 search.found.is_cut = true;
                 break;
@@ -158,7 +156,8 @@ impl Graph<'_> {
         }
         let mut found = search.found;
         found.objects = search.passed.len();
-        found.is_ring = sees_python && found.paths.is_empty();
+        let steps = search.tree.iter().map(|entry| &entry.step);
+        found.is_ring = found.paths.is_empty() && !found.is_cut && self.is_garbage(steps, &search.parents);
         found
     }
 

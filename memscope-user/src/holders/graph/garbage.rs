@@ -1,0 +1,60 @@
+//! Whether objects hold each other and nothing else holds them.
+//!
+//! That no root was found does not show it: a list may have moved while it was looked at, or its holder is of no known
+//! kind. Reference counts do: all references to each of the objects must be among them.
+
+use std::rc::Rc;
+
+use super::{Graph, Kind, Step};
+use crate::hash::{HashMap, HashSet};
+
+impl Graph<'_> {
+    /// `steps`: all that were found behind a block. `parents`: what holds each object, by its start.
+    pub(super) fn is_garbage<'a>(
+        &self,
+        steps: impl Iterator<Item = &'a Step>,
+        parents: &HashMap<u64, Rc<[Step]>>,
+    ) -> bool {
+        let held = held(parents);
+        let nodes: HashMap<u64, &Step> = steps.map(|step| (step.parent.start, step)).collect();
+        let mut sees_python = false;
+        let are_counted = nodes.iter().filter(|(start, _)| parents.contains_key(*start)).all(|(start, step)| {
+            match &step.parent.kind {
+                Kind::Python { object, .. } => {
+                    sees_python = true;
+                    let known = references(&parents[start], &held);
+                    // CPython's `ob_refcnt` comes first; from 3.12 on it has 32 bits.
+                    self.memory.word(*object).is_some_and(|count| u64::from(count as u32) <= known)
+                }
+                Kind::Cpp(_) => held.contains(start),
+                // Left-overs.
+                Kind::Plain | Kind::Root(_) => true,
+            }
+        });
+        are_counted && sees_python
+    }
+}
+
+/// What a ring holds: all but what nothing holds, what only that holds, and so on.
+fn held(parents: &HashMap<u64, Rc<[Step]>>) -> HashSet<u64> {
+    let mut held: HashSet<u64> = parents.keys().copied().collect();
+    loop {
+        let before = held.len();
+        let still: Vec<u64> = held
+            .iter()
+            .copied()
+            .filter(|start| parents[start].iter().any(|step| held.contains(&step.parent.start)))
+            .collect();
+        held = still.into_iter().collect();
+        if held.len() == before {
+            return held;
+        }
+    }
+}
+
+/// References from what is held itself, by their places.
+fn references(steps: &[Step], held: &HashSet<u64>) -> u64 {
+    let places: HashSet<u64> =
+        steps.iter().filter(|step| held.contains(&step.parent.start)).map(|step| step.place).collect();
+    places.len() as u64
+}
