@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
-use crate::model::{Confidence, Device, LiveSum, Pool};
+use crate::model::{Confidence, Device, LiveSum, Pool, Stacks};
 
 /// Way of holding a block longer than it is used (contract §8.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
@@ -63,6 +63,25 @@ impl InefficientBlock {
     }
 }
 
+/// Blocks of one place that were held longer than they were used.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct InefficientPlace {
+    /// The pool.
+    pub pool: Pool,
+    /// How, in the order of [`InefficientKind::ALL`].
+    pub kinds: Vec<InefficientKind>,
+    /// Blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub size_bytes: u64,
+    /// Size of each, where no call stack names the place.
+    pub each_bytes: Option<u64>,
+    /// Sum of size times time without use.
+    pub wasted_byte_seconds: f64,
+    /// Where they were allocated.
+    pub stacks: Stacks,
+}
+
 /// The cost of one kind of inefficient use.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Waste {
@@ -98,6 +117,10 @@ pub struct Inefficient {
     pub kinds: [Waste; 3],
     /// Blocks that the exit freed, some time after their last access: part of no sum.
     pub late_at_exit: LiveSum,
+    /// Of them, those that were live and without use when their pool had its peak: it was higher by as much.
+    pub idle_at_peak: LiveSum,
+    /// The places, the largest waste first; at most 512.
+    pub places: Vec<InefficientPlace>,
     /// The blocks, in the order of their allocation.
     pub blocks: Vec<InefficientBlock>,
     /// How sure.
@@ -117,6 +140,8 @@ impl Inefficient {
             accesses: 0,
             kinds: InefficientKind::ALL.map(none),
             late_at_exit: LiveSum::default(),
+            idle_at_peak: LiveSum::default(),
+            places: Vec::new(),
             blocks: Vec::new(),
             confidence: Confidence::Certain,
         }
@@ -143,6 +168,6 @@ impl Answer for Inefficient {
     }
 
     fn write(&self, context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {
-        super::text::write(self, context.report.leak_lines, out)
+        super::text::write(self, &context.report, out)
     }
 }

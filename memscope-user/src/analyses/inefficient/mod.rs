@@ -11,15 +11,17 @@
 //! leaves its thread in the outer one. So the numbers of APIs that allocated or freed are not in order, and the latest
 //! alone is not enough: the latest `MAX_APIS` are kept.
 //!
-//! The waste is the block's size times its idle time.
+//! The waste is the block's size times its idle time. Blocks that were idle at the peak of their pool made it higher.
 
 mod finding;
+mod places;
 mod table;
 #[cfg(test)]
 mod tests;
 mod text;
 
-pub use self::finding::{Inefficient, InefficientBlock, InefficientKind, Waste};
+pub use self::finding::{Inefficient, InefficientBlock, InefficientKind, InefficientPlace, Waste};
+use self::places::{Peaks, Places};
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -31,7 +33,7 @@ use super::{
 };
 use crate::hash::HashMap;
 use crate::model::{
-    Block, Confidence, Device, Event, EventKind, Figures, FreeCause, OpPhase, Pool, PoolOperators, RunEnd,
+    Block, Confidence, Device, Event, EventKind, Figures, FreeCause, LiveSum, OpPhase, Pool, PoolOperators, RunEnd,
 };
 
 /// msMemScope's.
@@ -83,6 +85,7 @@ pub struct InefficientAnalysis {
     only: Matcher,
     processes: HashMap<u32, Process>,
     found: HashMap<(u32, Device), Inefficient>,
+    places: Places,
     listed: usize,
 }
 
@@ -90,6 +93,7 @@ pub struct InefficientAnalysis {
 struct Process {
     families: HashMap<OpsOf, Family>,
     blocks: HashMap<u64, Use>,
+    peaks: Peaks,
 }
 
 /// Origin of operators.
@@ -151,6 +155,8 @@ struct Use {
     by_exit: bool,
     /// In the order in which they were found.
     order: Vec<InefficientKind>,
+    /// Time of the peak at which it was counted as idle.
+    counted_at_peak: Option<u64>,
 }
 
 impl InefficientAnalysis {
@@ -201,14 +207,18 @@ impl InefficientAnalysis {
         }
         if !used.used && api != used.born_in {
             used.used = true;
-            if family.gave.between(used.born_in, api) {
-                used.find(InefficientKind::EarlyAllocation, used.block.alloc_time_ns, event.time_ns, rules);
+            let from_ns = used.block.alloc_time_ns;
+            if family.gave.between(used.born_in, api)
+                && used.find(InefficientKind::EarlyAllocation, from_ns, event.time_ns, rules)
+            {
+                process.peaks.idle(&used.block, (from_ns, event.time_ns), &mut used.counted_at_peak);
             }
         }
         if let Some((before, time_ns)) = used.last_access
             && api.saturating_sub(before) > rules.idle_threshold
+            && used.find(InefficientKind::TemporaryIdleness, time_ns, event.time_ns, rules)
         {
-            used.find(InefficientKind::TemporaryIdleness, time_ns, event.time_ns, rules);
+            process.peaks.idle(&used.block, (time_ns, event.time_ns), &mut used.counted_at_peak);
         }
         used.last_access = Some((api, event.time_ns));
     }
@@ -225,7 +235,9 @@ impl InefficientAnalysis {
                 && family.took.between(before, api)
             {
                 used.by_exit = cause == FreeCause::Exit;
-                used.find(InefficientKind::LateDeallocation, time_ns, event.time_ns, rules);
+                if used.find(InefficientKind::LateDeallocation, time_ns, event.time_ns, rules) && !used.by_exit {
+                    process.peaks.idle(&used.block, (time_ns, event.time_ns), &mut used.counted_at_peak);
+                }
             }
             self.conclude(event.pid, used);
         } else if let Some(used) = used {
@@ -237,7 +249,8 @@ impl InefficientAnalysis {
         if used.order.is_empty() {
             return;
         }
-        let Block { pool, device, addr, size_bytes, allocation_id, alloc_id, .. } = used.block;
+        let block = used.block;
+        let Block { pool, device, addr, size_bytes, allocation_id, alloc_id, .. } = block;
         let found = self.found.entry((pid, device)).or_insert_with(|| Inefficient::new(pid, device));
         let is_late = |kind: &InefficientKind| *kind == InefficientKind::LateDeallocation;
         let (by_exit, mut kinds) = (used.by_exit && used.order.iter().any(is_late), used.order);
@@ -253,6 +266,10 @@ impl InefficientAnalysis {
             *bytes = bytes.saturating_add(size_bytes);
             *wasted_byte_seconds += wasted(kind);
         }
+        let waste: f64 = kinds.iter().map(wasted).sum();
+        if !kinds.is_empty() {
+            self.places.add(pid, &block, &kinds, waste);
+        }
         if self.listed < MAX_LISTED {
             self.listed += 1;
             let block = InefficientBlock {
@@ -261,7 +278,7 @@ impl InefficientAnalysis {
                 size_bytes,
                 allocation_id,
                 event_id: alloc_id,
-                wasted_byte_seconds: kinds.iter().map(wasted).sum(),
+                wasted_byte_seconds: waste,
                 kinds,
                 late_at_exit: by_exit,
             };
@@ -273,6 +290,14 @@ impl InefficientAnalysis {
         let Some(process) = self.processes.remove(&pid) else { return };
         for used in process.blocks.into_values() {
             self.conclude(pid, used);
+        }
+        for (device, idle) in process.peaks.idle_at_peak() {
+            if let Some(found) = self.found.get_mut(&(pid, device)) {
+                found.idle_at_peak = LiveSum {
+                    blocks: found.idle_at_peak.blocks + idle.blocks,
+                    size_bytes: found.idle_at_peak.size_bytes + idle.size_bytes,
+                };
+            }
         }
     }
 }
@@ -327,13 +352,22 @@ impl Family {
 
 impl Use {
     const fn of(block: Block, born_in: u64) -> Self {
-        Self { block, born_in, used: false, last_access: None, found: [None; 3], by_exit: false, order: Vec::new() }
+        Self {
+            block,
+            born_in,
+            used: false,
+            last_access: None,
+            found: [None; 3],
+            by_exit: false,
+            order: Vec::new(),
+            counted_at_peak: None,
+        }
     }
 
-    /// Notes a finding, once; waste adds up.
-    fn find(&mut self, kind: InefficientKind, from_ns: u64, to_ns: u64, rules: InefficientRules) {
+    /// Notes a finding, once; waste adds up. Gives whether it counts.
+    fn find(&mut self, kind: InefficientKind, from_ns: u64, to_ns: u64, rules: InefficientRules) -> bool {
         if !rules.kinds[kind as usize] || self.block.size_bytes < rules.min_size_bytes {
-            return;
+            return false;
         }
         let seconds = to_ns.saturating_sub(from_ns) as f64 / 1e9;
         let wasted = self.found[kind as usize].get_or_insert_with(|| {
@@ -341,6 +375,7 @@ impl Use {
             0.0
         });
         *wasted += seconds * self.block.size_bytes as f64;
+        true
     }
 }
 
@@ -361,6 +396,8 @@ impl Analysis for InefficientAnalysis {
                 let is_new = !alloc.restored && !alloc.promoted && !alloc.block.found;
                 if let Some(family) = family_of(alloc.block.pool).filter(|_| is_new) {
                     self.allocated(event, &alloc.block, family);
+                    let process = self.processes.entry(event.pid).or_default();
+                    process.peaks.holds(&alloc.block, alloc.used_bytes, event.time_ns);
                 }
             }
             EventKind::Free(free) => {
@@ -394,6 +431,7 @@ impl Analysis for InefficientAnalysis {
         let mut found: Vec<Inefficient> = std::mem::take(&mut self.found).into_values().collect();
         found.sort_by_key(|found| (found.pid, found.device));
         for found in &mut found {
+            found.places = self.places.take(found.pid, found.device);
             found.blocks.sort_by_key(|block| block.event_id);
             found.confidence = confidence;
         }

@@ -1,3 +1,5 @@
+mod definition;
+
 use super::*;
 use crate::analyses::script::{Script, run};
 use crate::backend::ascend::pools;
