@@ -47,11 +47,54 @@ fn perfetto_reads_its_trace() {
     assert_eq!(found["stacks"], 34, "{found:#}");
 }
 
+/// Tables of the made-up run as `pyarrow`, Polars and `DuckDB` read them (`tests/loaders/tables.py`); the queries are those of docs/parquet.md.
+#[test]
+fn tables_are_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (dump, tables) = (folder.path().join("memscope_dump_1.csv"), folder.path().join("tables"));
+    std::fs::write(&dump, run::dump(false)).expect("a dump");
+    let mut export = Command::new(tracer_path());
+    let made = export.arg("export").arg(&dump).args(["--format", "parquet", "-o"]).arg(&tables).output();
+    let made = made.expect("the program");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/parquet.md");
+    let found = by_script("tables.py", &[&tables, &page]);
+    assert_eq!(found["kinds"], json!({ "alloc": 40, "free": 6, "step_start": 6, "step_end": 6 }));
+    // Four segments, 24 weights, six activations, six kept blocks; three places and the segments'.
+    let rows = &found["rows"];
+    assert_eq!((&rows["events"], &rows["blocks"], &rows["stacks_python"]), (&58.into(), &40.into(), &4.into()));
+    assert_eq!((&found["peak"], &found["sorted"]), (&AT_PEAK.into(), &0.into()));
+    assert_eq!(found["notes"]["memscope.lost"], "0");
+    let types = &found["types"];
+    assert_eq!((&types["alloc_time"], &types["free_time"]), (&"timestamp[ns, tz=UTC]".into(), &types["alloc_time"]));
+    assert_eq!(
+        (&types["size_bytes"], &types["device_id"], &types["owner"]),
+        (&"uint64".into(), &"int32".into(), &"string".into())
+    );
+    assert!(found["frames"].as_str().is_some_and(|frames| frames.starts_with("list<")), "{found:#}");
+    let [owners, left, peaks, churn] = &found["answers"].as_array().expect("answers")[..] else { panic!("{found:#}") };
+    let sum = |rows: &Value, column: usize| -> u64 {
+        rows.as_array().expect("rows").iter().filter_map(|row| row[column].as_u64()).sum()
+    };
+    // At the peak, in the last step: 24 weights, the activation, five kept blocks.
+    assert_eq!((sum(owners, 1), sum(owners, 2)), (30, AT_PEAK));
+    assert_eq!(*left, json!([["/srv/model.py(7): Metrics.update", 6, 6, 6 << 18]]));
+    let peak = |step: u64| (24 << 20) + (4 << 20) + (step - 1) * (1 << 18);
+    assert_eq!(*peaks, json!((1..=6).map(|step| json!([step, peak(step)])).collect::<Vec<_>>()));
+    // An activation is freed by the next row, a millisecond later.
+    assert_eq!(*churn, json!([["/srv/model.py(7): Block.forward", 6, 1.0]]));
+}
+
 fn read(trace: &Path) -> Value {
+    by_script("trace.py", &[trace])
+}
+
+/// What a script of `tests/loaders` prints.
+fn by_script(script: &str, arguments: &[&Path]) -> Value {
     let python = std::env::var_os("MEMSCOPE_TABLES_PYTHON");
     let python = python.expect("MEMSCOPE_TABLES_PYTHON names no interpreter: run these tests with `./x test`");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("loaders/trace.py");
-    let read = Command::new(python).arg("-B").arg(script).arg(trace).output().expect("an interpreter that starts");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("loaders").join(script);
+    let read = Command::new(python).arg("-B").arg(script).args(arguments).output().expect("an interpreter that starts");
     assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
     serde_json::from_slice(&read.stdout).expect("JSON")
 }

@@ -1,4 +1,7 @@
-//! `export`: call stacks for other tools.
+//! `export`: call stacks and tables for other tools.
+
+#[cfg(feature = "parquet")]
+mod tables;
 
 use std::{fmt, io::Write as _, path::Path, process::ExitCode, sync::Arc};
 
@@ -33,6 +36,8 @@ pub(super) fn run(args: &ExportArgs) -> ExitCode {
     }
     input::exit(|| match args.format {
         ExportFormat::Folded => export(args),
+        #[cfg(feature = "parquet")]
+        ExportFormat::Parquet => tables::write(args),
         _ => profile(args),
     })
 }
@@ -66,7 +71,7 @@ fn profile(args: &ExportArgs) -> Result<()> {
         ExportFormat::Pprof => report::export::pprof::write(&run, at, args.select.text().as_deref()),
         ExportFormat::Snapshot => report::export::snapshot::write(&run, at)?,
         ExportFormat::Perfetto => report::export::perfetto::write(&run),
-        ExportFormat::Speedscope | ExportFormat::Folded => {
+        _ => {
             let mut out = Vec::new();
             report::export::speedscope::write(&run, &mut out)?;
             out

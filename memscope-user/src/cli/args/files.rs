@@ -289,7 +289,7 @@ pub(in crate::cli) struct ExportArgs {
     /// Python frames with their lines, in `folded`: places of one function are apart. Other formats always have lines.
     #[arg(long)]
     pub lines: bool,
-    /// Where to write [default: stdout].
+    /// Where to write [default: stdout]; `parquet` makes a folder.
     #[arg(short = 'o', long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Which part of the run.
@@ -311,6 +311,9 @@ pub(in crate::cli) enum ExportFormat {
     Perfetto,
     /// A memory snapshot of `PyTorch`'s pool, as torch itself makes them: a pickle for `memory_viz`.
     Snapshot,
+    /// Tables of events, blocks, stacks and findings in a folder, for `DuckDB`, Polars, Spark, `PyArrow`.
+    #[cfg(feature = "parquet")]
+    Parquet,
 }
 
 /// A moment of `export`.

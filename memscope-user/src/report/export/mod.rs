@@ -2,6 +2,8 @@
 //!
 //! Bytes of a pool are in blocks of the driver, too, so layers without a byte in common are written, and no byte twice.
 
+#[cfg(feature = "parquet")]
+pub mod parquet;
 pub mod perfetto;
 mod pickle;
 pub mod pprof;

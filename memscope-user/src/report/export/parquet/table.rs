@@ -1,0 +1,209 @@
+//! One Parquet file, written row by row.
+
+use std::{fs::File, io, sync::Arc};
+
+use parquet::{
+    basic::{Compression, Encoding, Repetition, Type as Physical},
+    data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type},
+    errors::ParquetError,
+    file::{
+        metadata::{KeyValue, SortingColumn},
+        properties::WriterProperties,
+        writer::SerializedFileWriter,
+    },
+    schema::{parser::parse_message_type, types::ColumnDescPtr},
+};
+
+use crate::{hash::HashMap, model::Text};
+
+/// Rows that are held in memory until they are written: about 30 MB of events.
+const ROWS_OF_A_GROUP: usize = 1 << 18;
+
+/// Form of a file.
+pub(super) struct Form {
+    /// Parquet's own text of a schema.
+    pub(super) schema: &'static str,
+    /// Number of the column that rows are in order of, where they are; nulls last.
+    pub(super) sorted_by: Option<i32>,
+    /// Columns with small differences between neighbours.
+    pub(super) delta: &'static [&'static str],
+}
+
+/// A value of a row.
+#[derive(Clone, Copy)]
+pub(super) enum Cell<'a> {
+    Null,
+    /// Unsigned numbers of 64 bits keep their bits.
+    Number(i64),
+    Text(&'a str),
+    Texts(&'a [Text]),
+}
+
+impl Cell<'_> {
+    pub(super) const fn unsigned(number: u64) -> Self {
+        Self::Number(number.cast_signed())
+    }
+
+    pub(super) fn optional(number: Option<u64>) -> Self {
+        number.map_or(Self::Null, Self::unsigned)
+    }
+}
+
+/// A file that grows by rows.
+pub(super) struct Table {
+    writer: SerializedFileWriter<File>,
+    columns: Vec<Column>,
+    rows: usize,
+    pub(super) written: u64,
+}
+
+/// Values of the rows that are not written yet.
+struct Column {
+    values: Values,
+    is_optional: bool,
+    is_repeated: bool,
+    /// Parquet's levels: whether there is a value, and whether it goes on with the list of the row.
+    definitions: Vec<i16>,
+    repetitions: Vec<i16>,
+}
+
+enum Values {
+    Int32(Vec<i32>),
+    Int64(Vec<i64>),
+    Texts(Vec<ByteArray>, HashMap<Box<str>, ByteArray>),
+}
+
+impl Table {
+    pub(super) fn new(file: File, form: &Form, about: &[(String, String)]) -> io::Result<Self> {
+        let schema = Arc::new(parse_message_type(form.schema).map_err(failed)?);
+        let about = about.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();
+        let sorted =
+            form.sorted_by.map(|column_idx| vec![SortingColumn { column_idx, descending: false, nulls_first: false }]);
+        let mut properties = WriterProperties::builder()
+            .set_compression(Compression::LZ4_RAW)
+            .set_created_by(concat!("memscope-bpf ", env!("CARGO_PKG_VERSION")).to_owned())
+            .set_key_value_metadata(Some(about))
+            .set_sorting_columns(sorted);
+        for name in form.delta {
+            let column = (*name).into();
+            properties = properties.set_column_dictionary_enabled(column, false);
+            properties = properties.set_column_encoding((*name).into(), Encoding::DELTA_BINARY_PACKED);
+        }
+        let writer = SerializedFileWriter::new(file, schema, Arc::new(properties.build())).map_err(failed)?;
+        let columns = writer.schema_descr().columns().iter().map(Column::of).collect();
+        Ok(Self { writer, columns, rows: 0, written: 0 })
+    }
+
+    /// Adds a row, with a cell for each column of the schema.
+    pub(super) fn row<const N: usize>(&mut self, cells: [Cell<'_>; N]) -> io::Result<()> {
+        debug_assert_eq!(self.columns.len(), N, "cells of a row");
+        for (column, cell) in self.columns.iter_mut().zip(cells) {
+            column.push(cell);
+        }
+        self.rows += 1;
+        self.written += 1;
+        if self.rows >= ROWS_OF_A_GROUP { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.rows = 0;
+        let mut group = self.writer.next_row_group().map_err(failed)?;
+        for column in &mut self.columns {
+            let definitions = (column.is_optional || column.is_repeated).then_some(&*column.definitions);
+            let repetitions = column.is_repeated.then_some(&*column.repetitions);
+            let mut out = group.next_column().map_err(failed)?.ok_or_else(|| io::Error::other("a column less"))?;
+            match &mut column.values {
+                Values::Int32(values) => out.typed::<Int32Type>().write_batch(values, definitions, repetitions),
+                Values::Int64(values) => out.typed::<Int64Type>().write_batch(values, definitions, repetitions),
+                Values::Texts(values, _) => out.typed::<ByteArrayType>().write_batch(values, definitions, repetitions),
+            }
+            .map_err(failed)?;
+            out.close().map_err(failed)?;
+            column.clear();
+        }
+        group.close().map(drop).map_err(failed)
+    }
+
+    /// Keeps a figure in the file, beside what it is about.
+    pub(super) fn note(&mut self, key: &str, figure: u64) {
+        self.writer.append_key_value_metadata(KeyValue::new(key.to_owned(), figure.to_string()));
+    }
+
+    /// Writes the rest and the footer.
+    pub(super) fn finish(mut self) -> io::Result<u64> {
+        if self.rows > 0 {
+            self.flush()?;
+        }
+        self.writer.close().map_err(failed)?;
+        Ok(self.written)
+    }
+}
+
+impl Column {
+    fn of(descriptor: &ColumnDescPtr) -> Self {
+        let values = match descriptor.physical_type() {
+            Physical::INT32 => Values::Int32(Vec::new()),
+            Physical::INT64 => Values::Int64(Vec::new()),
+            _ => Values::Texts(Vec::new(), HashMap::default()),
+        };
+        let is_repeated = descriptor.max_rep_level() > 0;
+        let is_optional = descriptor.self_type().get_basic_info().repetition() == Repetition::OPTIONAL;
+        Self { values, is_optional, is_repeated, definitions: Vec::new(), repetitions: Vec::new() }
+    }
+
+    fn push(&mut self, cell: Cell<'_>) {
+        if let Cell::Texts(texts) = cell {
+            // An empty list has one level, and no value.
+            self.repetitions.extend((0..texts.len().max(1)).map(|at| i16::from(at > 0)));
+            self.definitions.extend(std::iter::repeat_n(i16::from(!texts.is_empty()), texts.len().max(1)));
+            for text in texts {
+                self.values.text(text);
+            }
+            return;
+        }
+        self.definitions.push(i16::from(!matches!(cell, Cell::Null)));
+        match (cell, &mut self.values) {
+            (Cell::Text(text), values) => values.text(text),
+            (Cell::Number(number), Values::Int32(values)) => values.push(number as i32),
+            (Cell::Number(number), Values::Int64(values)) => values.push(number),
+            _ => {}
+        }
+    }
+
+    fn clear(&mut self) {
+        self.definitions.clear();
+        self.repetitions.clear();
+        match &mut self.values {
+            Values::Int32(values) => values.clear(),
+            Values::Int64(values) => values.clear(),
+            Values::Texts(values, known) => {
+                values.clear();
+                known.clear();
+            }
+        }
+    }
+}
+
+impl Values {
+    fn text(&mut self, text: &str) {
+        if let Self::Texts(values, known) = self {
+            if let Some(known) = known.get(text) {
+                values.push(known.clone());
+                return;
+            }
+            let new = ByteArray::from(text);
+            known.insert(text.into(), new.clone());
+            values.push(new);
+        }
+    }
+}
+
+fn failed(error: ParquetError) -> io::Error {
+    match error {
+        ParquetError::External(cause) => match cause.downcast::<io::Error>() {
+            Ok(error) => *error,
+            Err(other) => io::Error::other(other),
+        },
+        other => io::Error::other(other),
+    }
+}
