@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -21,7 +21,7 @@ use super::document::document;
 use super::journal::Journal;
 use super::kernel;
 use super::rows::Rows;
-use super::user::User;
+use super::user::{User, copy_folder};
 
 /// How long a program may take before the test is given up.
 const TIMEOUT: Duration = Duration::from_secs(100);
@@ -64,10 +64,28 @@ fn libraries(user: Option<&User>) -> PathBuf {
     user.map_or_else(|| simulation().join("lib"), User::libraries)
 }
 
-/// Folder of the Python package: what goes into `PYTHONPATH`.
+/// Folder of the Python package: what goes into `PYTHONPATH`. A copy for each process of tests: a script sees by the code of its module
+/// whether a tracer listens, so it must not be one that another test's tracer has probes in.
 #[must_use]
 pub fn python_package() -> PathBuf {
-    place("MEMSCOPE_PYTHON_DIR", "the Python package")
+    static COPY: OnceLock<PathBuf> = OnceLock::new();
+    COPY.get_or_init(|| own_copy(&place("MEMSCOPE_PYTHON_DIR", "the Python package"), "memscope-package-")).clone()
+}
+
+/// A copy that is named by this process; removes those of processes that are gone.
+fn own_copy(of: &Path, prefix: &str) -> PathBuf {
+    let folder = std::env::temp_dir();
+    for entry in fs::read_dir(&folder).expect("a folder for temporary files").flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(prefix)?.parse::<u32>().ok());
+        if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
+            // Another process may be at it, too.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    let copy = folder.join(format!("{prefix}{}", std::process::id()));
+    copy_folder(of, &copy);
+    copy
 }
 
 fn place(variable: &str, what: &str) -> PathBuf {

@@ -163,5 +163,6 @@ mod pool_stacks;
 mod programs;
 mod requests;
 mod scripts;
+mod snapshots;
 mod stacks;
 mod verdicts;
