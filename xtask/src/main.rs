@@ -16,6 +16,7 @@ mod fuzz;
 mod interpreters;
 mod live;
 mod mindspore;
+mod miri;
 mod npu;
 mod pictures;
 mod project;
@@ -60,6 +61,7 @@ usage: ./x VERB [ARGUMENTS]
   fuzz [TARGET] [--seconds N] [--keep]
                       makes up bytes for all that reads those of others, 60 seconds each; --keep adds what reaches new code to
                       fuzz/corpus
+  miri [NAME...]      tests of pure code (records, captures, analyses) under Miri, with a nightly compiler of its own
   npu [VERSION...] [-- TEST ARGUMENTS]
                       traces real torch_npu on the simulated libraries and compares with its own statistics (as root;
                       x86-64, CPython 3.11, network and 2 GB of disk for each version)
@@ -110,6 +112,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         test::BESIDE => test::beside(),
         "faults" => faults::run(arguments),
         "fuzz" => fuzz::run(arguments),
+        "miri" => miri::run(arguments),
         "npu" => npu::run(arguments),
         "mindspore" => mindspore::run(arguments),
         "bench" => bench::run(arguments),

@@ -245,6 +245,38 @@ fn measured(lab: &Lab, title: &str, scenarios: &[&Scenario]) -> Result<Table> {
     Ok(table)
 }
 
+/// Calls by two builds in one run, a repetition of each in turn, beside the empty probes where this build has its own.
+pub(super) fn beside([other, ours]: [&Lab; 2]) -> Result<Table> {
+    let mut table = Table::new(
+        "Cost in the target, beside the other build",
+        "µs of one call. *Empty probe* is at the places of this build: where the other one has more, its ratio says what they cost.",
+        &["call", "untraced", "empty probe", "other build", "this build", "ratio, other", "ratio, this"],
+    );
+    let sites = EVENTS.iter().map(|scenario| scenario.sites(ours)).collect::<Result<Vec<PathBuf>>>()?;
+    let mut samples: Vec<Vec<[Sample; 2]>> = EVENTS.iter().map(|_| Vec::new()).collect();
+    for _ in 0..ours.repetitions {
+        for ((scenario, sites), samples) in EVENTS.iter().zip(&sites).zip(&mut samples) {
+            let take = |lab| Sample::take(lab, scenario, sites, || call_ns(&mut scenario.traced(lab, &[])?));
+            samples.push([take(other)?, take(ours)?]);
+        }
+    }
+    for (scenario, samples) in EVENTS.iter().zip(&samples) {
+        let [other, ours]: [Vec<&Sample>; 2] = [0, 1].map(|at| samples.iter().map(|pair| &pair[at]).collect());
+        let both = || other.iter().chain(&ours);
+        let us = |ns: f64| ns / 1000.0;
+        let cells = [
+            Spread::of(both().map(|sample| us(sample.untraced))),
+            Spread::of(both().map(|sample| us(sample.empty))),
+            Spread::of(other.iter().map(|sample| us(sample.traced))),
+            Spread::of(ours.iter().map(|sample| us(sample.traced))),
+            Spread::of(other.iter().map(|sample| sample.ratio())),
+            Spread::of(ours.iter().map(|sample| sample.ratio())),
+        ];
+        table.row([scenario.name.to_owned()].into_iter().chain(cells.map(|cell| cell.to_string())));
+    }
+    Ok(table)
+}
+
 /// Time in the program at a function's entry, without the way into it and back.
 fn kernel_side(lab: &Lab, python: &str) -> Result<Table> {
     let title = format!("Time in the kernel side at an entry, with call stacks ({python})");

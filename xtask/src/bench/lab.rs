@@ -21,8 +21,12 @@ use crate::{
 };
 
 /// What all measurements share.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Lab {
+    /// The tracer that is measured.
+    pub(super) tool: PathBuf,
+    /// Another build of it, which `bench beside` measures in the same run.
+    pub(super) other: Option<PathBuf>,
     simulation: PathBuf,
     /// For outputs; emptied by each run.
     folder: PathBuf,
@@ -40,12 +44,19 @@ impl Lab {
         let folder = target().join("bench");
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         Ok(Self {
+            tool: tool(),
+            other: None,
             simulation: simulation.to_owned(),
             folder,
             quick,
             repetitions: if quick { 2 } else { 7 },
             soak_minutes,
         })
+    }
+
+    /// The same for another build of the tracer.
+    pub(super) fn with(&self, tool: PathBuf) -> Self {
+        Self { tool, ..self.clone() }
     }
 
     /// Makes sure that no other tracer has probes in the simulated libraries: the untraced rows would be traced.
@@ -97,7 +108,7 @@ impl Lab {
 
     /// The tracer with its verb and options, writing to a fresh directory.
     pub(super) fn tracer(&self, verb: &str, options: &[&str]) -> Result<Command> {
-        let mut command = self.command(tool());
+        let mut command = self.command(&self.tool);
         command.arg(verb).arg("--no-progress").args(options).arg("-o").arg(self.output("output")?);
         Ok(command)
     }

@@ -17,9 +17,9 @@ mod table;
 mod throughput;
 mod watch;
 
-use std::fs;
+use std::{fs, path::Path};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{
     arch::Arch,
@@ -66,6 +66,16 @@ impl Run {
 /// Takes so long that it runs only when it is asked for.
 const SOAK: &str = "soak";
 const SOAK_MINUTES: u64 = 20;
+/// Needs another build, so it runs only when it is asked for.
+const BESIDE: &str = "beside";
+
+/// This build and another one, measured in turn.
+fn beside(lab: &Lab) -> Result<Vec<Table>> {
+    let other = lab.other.clone().context("`bench beside` needs another build of memscope-bpf: --with PROGRAM")?;
+    ensure!(other.is_file(), "--with {}: no such program", other.display());
+    let other = lab.with(other);
+    Ok(vec![cost::beside([&other, lab])?, throughput::beside([&other, lab])?])
+}
 
 /// Parts of the report, which are measured apart.
 const COSTS: &str = "# What tracing costs";
@@ -75,6 +85,7 @@ const LONG: &str = "# Soak";
 const SCRIPTS: &str = "# Scripts";
 const WATCH: &str = "# Block watch";
 const LOADS: &str = "# Holds and stops";
+const COMPARED: &str = "# Beside an earlier build";
 
 /// In the order of the report.
 const BENCHES: &[Bench] = &[
@@ -86,6 +97,7 @@ const BENCHES: &[Bench] = &[
     Bench { name: "python", part: Some(SCRIPTS), run: Run::Measure(python::run) },
     Bench { name: "watch", part: Some(WATCH), run: Run::Measure(watch::run) },
     Bench { name: "loads", part: Some(LOADS), run: Run::Measure(loads::run) },
+    Bench { name: BESIDE, part: Some(COMPARED), run: Run::Measure(beside) },
     Bench { name: "leaks", part: None, run: Run::Print(answers::leaks) },
     Bench { name: "sizes", part: None, run: Run::Print(answers::sizes) },
     Bench { name: "holders", part: None, run: Run::Print(holders::run) },
@@ -118,11 +130,15 @@ fn measure(options: &Options<'_>, measures: &[(&str, Measure)]) -> Result<()> {
         let own = std::env::current_exe().context("this program's path is not known")?;
         let names = measures.iter().map(|(name, _)| name);
         let minutes = ["--minutes".to_owned(), options.minutes.to_string()];
-        return run_command(
-            as_root(own).arg("bench").args(names).args(options.quick.then_some("--quick")).args(minutes),
-        );
+        let mut again = as_root(own);
+        again.arg("bench").args(names).args(options.quick.then_some("--quick")).args(minutes);
+        if let Some(other) = options.other {
+            again.arg("--with").arg(other);
+        }
+        return run_command(&mut again);
     }
-    let lab = Lab::new(&sim::folder(host), options.quick, if options.quick { 1 } else { options.minutes })?;
+    let mut lab = Lab::new(&sim::folder(host), options.quick, if options.quick { 1 } else { options.minutes })?;
+    lab.other = options.other.map(std::path::absolute).transpose().context("--with")?;
     lab.refuse_strangers()?;
     let about = machine::describe(&lab);
     print!("{about}");
@@ -193,18 +209,20 @@ struct Options<'a> {
     quick: bool,
     /// How long the soak takes.
     minutes: u64,
-    /// Which; none are all but the soak.
+    /// Another build.
+    other: Option<&'a Path>,
+    /// Which; none are all but the soak and what needs another build.
     names: Vec<&'a str>,
 }
 
 impl Options<'_> {
     fn wants(&self, name: &str) -> bool {
-        (self.names.is_empty() && name != SOAK) || self.names.contains(&name)
+        (self.names.is_empty() && ![SOAK, BESIDE].contains(&name)) || self.names.contains(&name)
     }
 }
 
 fn parse(arguments: &[String]) -> Result<Options<'_>> {
-    let mut options = Options { quick: false, minutes: SOAK_MINUTES, names: Vec::new() };
+    let mut options = Options { quick: false, minutes: SOAK_MINUTES, other: None, names: Vec::new() };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         if argument == "--quick" {
@@ -213,11 +231,15 @@ fn parse(arguments: &[String]) -> Result<Options<'_>> {
             && let Some(minutes) = arguments.next().and_then(|text| text.parse().ok()).filter(|minutes| *minutes > 0)
         {
             options.minutes = minutes;
+        } else if argument == "--with"
+            && let Some(other) = arguments.next()
+        {
+            options.other = Some(Path::new(other));
         } else if BENCHES.iter().any(|bench| bench.name == argument) {
             options.names.push(argument);
         } else {
             let names: Vec<&str> = BENCHES.iter().map(|bench| bench.name).collect();
-            bail!("usage: ./x bench [{}]... [--quick] [--minutes N]", names.join("|"));
+            bail!("usage: ./x bench [{}]... [--quick] [--minutes N] [--with PROGRAM]", names.join("|"));
         }
     }
     Ok(options)
@@ -225,6 +247,8 @@ fn parse(arguments: &[String]) -> Result<Options<'_>> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::{Report, parse};
 
     /// Make sure that no part of the report is lost when another is measured, and that a new one is added.
@@ -246,7 +270,10 @@ mod tests {
         let options = parse(&line).expect("a good line");
         assert!(options.quick && options.wants("cost") && !options.wants("other"));
         let all = parse(&[]).expect("a good line");
-        assert!(all.wants("other") && !all.wants("soak") && all.minutes == 20);
+        assert!(all.wants("other") && !all.wants("soak") && !all.wants("beside") && all.minutes == 20);
+        let line = arguments("beside --with old/memscope-bpf");
+        let beside = parse(&line).expect("a good line");
+        assert!(beside.wants("beside") && beside.other == Some(Path::new("old/memscope-bpf")));
         let line = arguments("soak --minutes 3");
         let soak = parse(&line).expect("a good line");
         assert!(soak.wants("soak") && soak.minutes == 3);

@@ -21,7 +21,7 @@ use super::{
     stats::Spread,
     table::Table,
 };
-use crate::project::{find, run_quietly, tool};
+use crate::project::{find, run_quietly};
 
 /// Writes the capture and does nothing else.
 const CAPTURE_ONLY: &[&str] = &["--capture-only"];
@@ -103,17 +103,55 @@ fn taken(command: &mut Command) -> Result<Taken> {
 
 /// Writes the outputs of a capture again.
 fn replay(lab: &Lab, capture: &Path, options: &[&str]) -> Result<Command> {
-    let mut command = lab.command(tool());
+    let mut command = lab.command(&lab.tool);
     command.arg("replay").arg(capture).args(options).arg("-o").arg(lab.output("output")?);
     Ok(command)
 }
 
+/// Ways from a capture: name, options of `replay`, goal in thousands of events a second.
+const REPLAYS: &[(&str, &[&str], &str)] = &[
+    ("capture → analyses (no rows)", &["--events", "none"], "–"),
+    ("capture → CSV", &["--format", "csv"], "≥ 800"),
+    ("capture → DB", &["--format", "db"], "≥ 400"),
+];
+const TO_CAPTURE: &str = "ring → capture (`--capture-only`)";
+
+/// Two builds in one run, a repetition of each in turn; each reads the capture that it has written.
+pub(super) fn beside([other, ours]: [&Lab; 2]) -> Result<Table> {
+    let events = ours.pick(20_000, 2_000_000);
+    let captures = [other, ours].map(|lab| -> Result<PathBuf> {
+        let kept = lab.own(&format!("{}.capture", if lab.tool == ours.tool { "ours" } else { "other" }));
+        let written = record(lab, events)?;
+        fs::rename(&written, &kept).with_context(|| format!("cannot move {}", written.display()))?;
+        Ok(kept)
+    });
+    let [of_other, of_ours] = captures;
+    let labs = [(other, of_other?), (ours, of_ours?)];
+    let mut samples: Vec<[Vec<f64>; 2]> = vec![[Vec::new(), Vec::new()]; REPLAYS.len() + 1];
+    for _ in 0..ours.repetitions {
+        for (at, (lab, capture)) in labs.iter().enumerate() {
+            for ((_, options, _), samples) in REPLAYS.iter().zip(&mut samples) {
+                samples[at].push(events as f64 / taken(&mut replay(lab, capture, options)?)?.cpu_s / 1e3);
+            }
+            let live = traced(lab, CAPTURE_ONLY, events, &[])?;
+            samples[REPLAYS.len()][at].push(live.events / live.cpu_s / 1e3);
+        }
+    }
+    let mut table = Table::new(
+        "Events per second of one core, beside the other build",
+        "Thousands of events in a second of processor time, all threads of the tracer added up.",
+        &["from → to", "other build", "this build", "this ÷ other"],
+    );
+    let names = REPLAYS.iter().map(|(name, ..)| *name).chain([TO_CAPTURE]);
+    for (name, [other, ours]) in names.zip(samples) {
+        let ratio = Spread::of(ours.iter().zip(&other).map(|(ours, other)| ours / other));
+        let cells = [Spread::of(other), Spread::of(ours), ratio].map(|cell| cell.to_string());
+        table.row([name.to_owned()].into_iter().chain(cells));
+    }
+    Ok(table)
+}
+
 fn stages(lab: &Lab, capture: &Path, events: u64) -> Result<Table> {
-    const REPLAYS: &[(&str, &[&str], &str)] = &[
-        ("capture → analyses (no rows)", &["--events", "none"], "–"),
-        ("capture → CSV", &["--format", "csv"], "≥ 800"),
-        ("capture → DB", &["--format", "db"], "≥ 400"),
-    ];
     let mut table = Table::new(
         "Events per second of one core",
         "Thousands of events in a second of processor time, all threads of the tracer added up, start and end included. \
@@ -138,7 +176,7 @@ fn stages(lab: &Lab, capture: &Path, events: u64) -> Result<Table> {
         table.row([(*name).to_owned(), Spread::of(samples).to_string(), (*goal).to_owned()]);
     }
     let [captured, ring, held] = live.map(|samples| Spread::of(samples).to_string());
-    table.row(["ring → capture (`--capture-only`)".to_owned(), captured, "≥ 2000".to_owned()]);
+    table.row([TO_CAPTURE.to_owned(), captured, "≥ 2000".to_owned()]);
     table.row(["ring → memory (the thread that empties it)".to_owned(), ring, "–".to_owned()]);
     table.row(["ring → capture and what is held at the end (no rows, no analyses)".to_owned(), held, "–".to_owned()]);
     Ok(table)
