@@ -6,14 +6,13 @@ use crate::{
     arch::Arch,
     bpf, build,
     project::{cargo, run as run_command},
-    python, sim, test,
+    sim, test,
 };
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let host = Arch::host();
-    build::run()?;
+    build::with_python()?;
     sim::build_for_tests(host)?;
-    python::build(host)?;
     let mut campaign = test::with_needs(host, cargo())?;
     campaign.args(["run", "--locked", "--quiet", "--package", "memscope-tests", "--bin", "faults", "--"]);
     // The stand-in: the program has the real BPF object.

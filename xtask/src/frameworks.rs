@@ -48,9 +48,8 @@ pub(crate) fn run(framework: &Framework, arguments: &[String]) -> Result<()> {
     if let Some(unknown) = versions.iter().find(|argument| !(framework.is_version)(argument)) {
         bail!("`{unknown}` is no version of {name}\nusage: ./x {group} [VERSION...] [-- TEST ARGUMENTS]");
     }
-    build::run()?;
+    build::with_python()?;
     sim::build(host)?;
-    python::build(host)?;
     let nextest = setup::nextest()?;
     let versions: Vec<&str> =
         if versions.is_empty() { framework.versions.to_vec() } else { versions.iter().map(String::as_str).collect() };

@@ -39,13 +39,16 @@ pub(crate) fn folder(arch: &Arch) -> PathBuf {
 pub(crate) fn build(arch: &Arch) -> Result<()> {
     let mut cargo = cargo();
     cargo.args(["build", "--release", "--locked", "--package", "memscope-python"]);
-    // As the program is built, so that what both need is compiled once.
-    let mut built = target();
     if !arch.is_host() {
         cargo.env(arch.cargo_variable("LINKER"), arch.tool("gcc")).args(["--target", arch.target]);
-        built.push(arch.target);
     }
     run_command(&mut cargo)?;
+    pack(arch)
+}
+
+/// Puts the built module where it is imported from.
+pub(crate) fn pack(arch: &Arch) -> Result<()> {
+    let built = if arch.is_host() { target() } else { target().join(arch.target) };
     let folder = folder(arch);
     for package in PACKAGES {
         copy(&root().join("python").join(package), &folder.join(package))?;

@@ -30,9 +30,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let shared = shared.map(|folder| existing(&folder)).transpose()?;
     let host = Arch::host();
     setup::run(&[])?;
-    build::run()?;
+    build::with_python()?;
     sim::build_for_tests(host)?;
-    python::build(host)?;
     let whole = rest.is_empty();
     if !whole {
         eprintln!("left out: `check`, doc tests and `fuzz`, because only some tests were asked for");

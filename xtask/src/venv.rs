@@ -25,7 +25,8 @@ pub(crate) fn of(interpreter: &Path, venv: &Path, packages: &str, who: &str) -> 
     }
     let what = || format!("{who} needs {} with its module venv, and the package index", interpreter.display());
     run_command(program(interpreter).args(["-m", "venv", "--clear"]).arg(venv)).with_context(what)?;
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    // Used a few times: neither compiled ahead nor kept a second time in pip's cache.
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--no-cache-dir"];
     run_command(program(&python).args(pip).args(packages.split(' '))).with_context(what)?;
     fs::write(done, wanted)?;
     Ok(python)
