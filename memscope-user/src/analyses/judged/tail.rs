@@ -135,8 +135,8 @@ fn older<'a>(events: impl Iterator<Item = &'a Seen<'static>>, own: &HashSet<u64>
     events.filter_map(|seen| block_of(seen, true)).filter(|block| !own.contains(&block.allocation_id))
 }
 
-/// Whether the program works: an exit has no such events, but for few allocations. The start of a process is no work:
-/// the tracer may note it after a short process has ended. Nor is a final failure of a request: it is certain only
+/// Whether the program works: an exit has no such events, but for few allocations. The start of a process and its settings are
+/// no work: the tracer may note them after a short process has ended. Nor is a final failure of a request: it is certain only
 /// later, amid the frees of a program that ends because of it.
 fn is_work(kind: &EventKind) -> bool {
     match kind {
@@ -150,6 +150,7 @@ fn is_work(kind: &EventKind) -> bool {
         | EventKind::Looked(_)
         | EventKind::OutOfMemory(_)
         | EventKind::ProcessStart(_)
+        | EventKind::Settings(_)
         | EventKind::System(System::AclFinalize | System::Exit | System::PythonEnds | System::TraceStop)
         | EventKind::ProcessEnd => false,
         _ => true,

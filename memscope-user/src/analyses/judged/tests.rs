@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::*;
 use crate::analyses::growth::Growth;
 use crate::analyses::judged_leaks;
@@ -176,13 +178,14 @@ fn frees_of_older_blocks_belong_to_the_exit() {
 
 /// A short program is over when the tracer notes its start: that is no work.
 #[test]
-fn a_start_that_is_noted_late_is_no_work() {
+fn a_start_and_settings_that_are_noted_late_are_no_work() {
     let (mut script, losses) = training(40, usize::MAX);
     for loss in losses {
         script.free(pools::PTA, loss);
     }
     let start = ProcessStart { parent: 1, attached: false, command: "train".into(), pid_within: None };
-    script.free(pools::PTA, 0x10_0000).event(EventKind::ProcessStart(start)).process_end();
+    script.free(pools::PTA, 0x10_0000).event(EventKind::ProcessStart(start));
+    script.event(EventKind::Settings(Arc::from([]))).process_end();
     let found = judge(&script, 1_000);
     assert_eq!(found.span.map(|span| span.exit.freed_blocks), Some(41));
     assert_eq!(found.steps.map(|steps| steps.leaks.len()), Some(38));
