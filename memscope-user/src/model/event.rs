@@ -45,6 +45,14 @@ pub struct Alloc {
     pub asked: Asked,
 }
 
+impl Alloc {
+    /// Whether a call handed the block out at this moment: it is not restored, and was not live before.
+    #[must_use]
+    pub const fn is_call(&self) -> bool {
+        !self.restored && !self.promoted && !self.block.found
+    }
+}
+
 /// Why a block ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FreeCause {

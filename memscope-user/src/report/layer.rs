@@ -135,7 +135,7 @@ impl Making {
             // A number that is live already is counted once.
             return;
         }
-        if !alloc.restored && !alloc.promoted && !alloc.block.found {
+        if alloc.is_call() {
             self.allocations += 1;
             self.allocated_bytes = self.allocated_bytes.saturating_add(size);
             let (bytes, blocks) = self.by_stack.entry(alloc.block.stacks).or_default();

@@ -171,7 +171,7 @@ impl Observer for Writing {
             (Some(tables), _) => tables.finish(end),
             (None, error) => Err(error.unwrap_or_else(|| io::Error::other("finished twice"))),
         };
-        // Without a receiver nobody wants to know.
+        // The receiver may be gone.
         let _ = self.out.send(written);
     }
 }
@@ -199,15 +199,15 @@ impl Tables {
     }
 
     fn allocated(&mut self, event: &Event, alloc: &Alloc) -> io::Result<()> {
-        let is_new = !alloc.restored && !alloc.promoted;
+        let is_call = alloc.is_call();
         let is_it = |(pid, free, _): &(u32, Free, _)| {
             *pid == event.pid && free.block.allocation_id == alloc.block.allocation_id
         };
         // Its free was refused: the block goes on.
-        if let Some(at) = (!is_new).then(|| self.pending.iter().position(is_it)).flatten() {
+        if let Some(at) = (!is_call).then(|| self.pending.iter().position(is_it)).flatten() {
             self.pending.remove(at);
         }
-        self.event(event, if is_new { "alloc" } else { "restored" }, Row::block(&alloc.block, alloc.used_bytes))
+        self.event(event, if is_call { "alloc" } else { "restored" }, Row::block(&alloc.block, alloc.used_bytes))
     }
 
     fn freed(&mut self, event: &Event, free: &Free) -> io::Result<()> {

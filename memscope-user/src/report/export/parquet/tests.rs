@@ -63,6 +63,17 @@ fn each_block_is_one_row() {
     assert_eq!(kinds, expected.map(|kind| Field::Str(kind.into())));
 }
 
+/// A block from before the attach is live already when it is found.
+#[test]
+fn found_blocks_are_no_allocations() {
+    let mut script = Script::new(7, Device::Npu(0));
+    script.older(pools::PTA, 0x1000, 64).free(pools::PTA, 0x1000);
+    let (files, [events, _]) = open();
+    assert_eq!(write(files, &script).expect("written"), Written { events: 2, blocks: 1 });
+    let kinds: Vec<_> = rows(events).iter().map(|row| cell(row, "kind").clone()).collect();
+    assert_eq!(kinds, ["restored", "free"].map(|kind| Field::Str(kind.into())));
+}
+
 /// More rows than a group holds.
 #[test]
 fn large_tables_have_several_groups() {
