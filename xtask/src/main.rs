@@ -61,7 +61,7 @@ usage: ./x VERB [ARGUMENTS]
   fuzz [TARGET] [--seconds N] [--keep]
                       makes up bytes for all that reads those of others, 60 seconds each; --keep adds what reaches new code to
                       fuzz/corpus
-  miri [NAME...]      tests of pure code (records, captures, analyses) under Miri, with a nightly compiler of its own
+  miri [NAME...]      tests of pure code (records, rows, pipeline, analyses) under Miri, with a nightly compiler of its own
   npu [VERSION...] [-- TEST ARGUMENTS]
                       traces real torch_npu on the simulated libraries and compares with its own statistics (as root;
                       x86-64, CPython 3.11, network and 2 GB of disk for each version)

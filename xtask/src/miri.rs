@@ -1,7 +1,7 @@
 //! `miri`: pure code under Miri, which sees undefined behaviour that no test's assertion does.
 //!
-//! Pure is what reads bytes and computes: records of the kernel side, captures, unwind tables, structures of interpreters, analyses. What opens
-//! files, calls SQLite or the kernel is beyond Miri.
+//! Pure is what computes alone: records of the kernel side, rows, pipeline, analyses. What opens files, calls SQLite or the
+//! kernel is beyond Miri.
 
 use std::process::Command;
 

@@ -155,8 +155,7 @@ fn pass(source: &dyn Source, parent: Option<&dyn Source>, budget: BooksBudget) -
     if pool.blocks.len() > MAX_BLOCKS {
         return Err(NotRead::TooMany);
     }
-    let figures = pointers.figures;
-    let is_partial = figures.is_full || figures.left_out_bytes > 0;
+    let is_partial = pointers.figures.is_partial();
     Ok(Books { devices: devices(&pool), unsure: pool.unsure, is_partial, effort: effort(&pointers, begin) })
 }
 

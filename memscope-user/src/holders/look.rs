@@ -308,7 +308,7 @@ fn notes(
             .push(format!("C++ objects are not followed: the process has {name}, an allocator with an unknown layout"));
     }
     let figures = pointers.figures;
-    if figures.is_full || figures.left_out_bytes > 0 {
+    if figures.is_partial() {
         notes.push("the process has more host memory than is looked at: holders may be missing".to_owned());
     }
     if figures.swapped_bytes > 0 {

@@ -116,10 +116,9 @@ pub(super) fn look(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budg
     if !source.is_same() {
         return Err(NotLooked::Gone);
     }
-    let figures = pointers.figures;
     Ok(FoundPlaces {
         places: by_place(places, held, budget.keys),
-        is_partial: figures.is_full || figures.left_out_bytes > 0,
+        is_partial: pointers.figures.is_partial(),
         effort: effort(&pointers, begin),
     })
 }

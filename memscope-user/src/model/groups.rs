@@ -14,6 +14,20 @@ pub struct LiveSum {
     pub size_bytes: u64,
 }
 
+impl LiveSum {
+    /// With one block more of this size.
+    pub(crate) const fn add(&mut self, size_bytes: u64) {
+        self.blocks += 1;
+        self.size_bytes = self.size_bytes.saturating_add(size_bytes);
+    }
+
+    /// With one block less.
+    pub(crate) const fn remove(&mut self, size_bytes: u64) {
+        self.blocks = self.blocks.saturating_sub(1);
+        self.size_bytes = self.size_bytes.saturating_sub(size_bytes);
+    }
+}
+
 /// Blocks of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct OwnerSum {

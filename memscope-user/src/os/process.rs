@@ -1,6 +1,6 @@
 //! Facts about a process from `/proc/<pid>`. Read as hostile input.
 
-use std::{fs, io};
+use std::{fs, io, str::FromStr};
 
 use super::{memory::Memory, secure_env};
 
@@ -10,9 +10,7 @@ const FIRST_BEHIND_NAME: usize = 3;
 /// State letter from `/proc/<pid>/stat`; `None` when the process is gone.
 #[must_use]
 pub fn state(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain any characters, parentheses too.
-    stat.rsplit_once(") ")?.1.chars().next()
+    stat_field(pid, 3)
 }
 
 /// Whether a process runs or waits: is neither gone nor a zombie.
@@ -24,15 +22,20 @@ pub fn is_alive(pid: u32) -> bool {
 /// Start time of a process, in clock ticks since boot (field 22 of `/proc/<pid>/stat`); `None` when it is gone.
 #[must_use]
 pub fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(22 - FIRST_BEHIND_NAME)?.parse().ok()
+    stat_field(pid, 22)
 }
 
 /// The process that has started a process, or has taken it over (field 4 of `/proc/<pid>/stat`); `None` when it is gone.
 #[must_use]
 pub fn parent(pid: u32) -> Option<u32> {
+    stat_field(pid, 4)
+}
+
+/// A field of `/proc/<pid>/stat` behind the name, by its number in proc(5).
+fn stat_field<T: FromStr>(pid: u32, number: usize) -> Option<T> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(4 - FIRST_BEHIND_NAME)?.parse().ok()
+    // The name in parentheses may contain any characters, parentheses too.
+    stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(number - FIRST_BEHIND_NAME)?.parse().ok()
 }
 
 /// Direct children of all threads of a process.

@@ -43,8 +43,8 @@ pub(crate) fn count(program: BorrowedFd<'_>, path: &CStr, file_offset: u64, coun
         count: 1,
         ..Attributes::default()
     };
-    // SAFETY: the kernel reads so many bytes of the attributes, the path, which ends in NUL, and one element of each array; all live
-    // until it returns.
+    // SAFETY: the kernel reads the attributes by their size, the path up to its NUL, and one element of each array; all
+    // live until it returns.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, LINK_CREATE, &raw const attributes, size_of::<Attributes>()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());

@@ -117,9 +117,7 @@ fn leaks(findings: &[&Finding]) -> Vec<Place> {
 fn of_marks(leaks: &MarkLeaks) -> Vec<Place> {
     let mut sums: HashMap<(Pool, Stacks), LiveSum> = HashMap::default();
     for leak in &leaks.leaks {
-        let sum = sums.entry((leak.pool, leak.stacks)).or_default();
-        sum.blocks += 1;
-        sum.size_bytes = sum.size_bytes.saturating_add(leak.size_bytes);
+        sums.entry((leak.pool, leak.stacks)).or_default().add(leak.size_bytes);
     }
     let place = |((pool, stacks), live)| Place {
         role: Role::Leaks,

@@ -465,8 +465,9 @@ fn python_scripts_see_that_a_tracer_was_killed() {
     come_and_go(&interpreters()[0], Signal::SIGKILL);
 }
 
-/// Several tracers come and go on one machine, each with a script of its own, as an agent and its users do. A tracer that ends waits in the kernel
-/// for all threads that are held, those of others, too; nobody waits for it in turn, so each script is collected from its first call.
+/// Several tracers come and go on one machine, each with a script of its own, as an agent and its users do. A tracer that
+/// ends waits in the kernel for all held threads, those of others, too. No tracer waits for it in turn, so each script is
+/// collected from its first call.
 #[test]
 fn tracers_do_not_wait_for_each_other() {
     let python = interpreters().pop().expect("an interpreter");

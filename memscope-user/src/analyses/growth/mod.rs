@@ -190,9 +190,7 @@ impl Process {
     fn owned(&mut self, block: &Block, owner: Option<Name>) {
         for site in [Some(site_of(block)), None] {
             let owners = self.owners.entry((block.device, block.pool, site)).or_default();
-            let sum = owners.entry(owner).or_default();
-            sum.blocks += 1;
-            sum.size_bytes = sum.size_bytes.saturating_add(block.size_bytes);
+            owners.entry(owner).or_default().add(block.size_bytes);
         }
     }
 

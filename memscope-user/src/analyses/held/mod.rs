@@ -119,8 +119,7 @@ impl Account {
         if alloc.block.found {
             // Of the driver's blocks those are found that are segments of a pool, and no others.
             self.older_known = !alloc.block.pool.is_driver();
-            self.found.blocks += 1;
-            self.found.size_bytes = self.found.size_bytes.saturating_add(alloc.block.size_bytes);
+            self.found.add(alloc.block.size_bytes);
         }
         let live = self.live(&alloc.block);
         live.blocks += 1;
@@ -149,8 +148,7 @@ impl Account {
             FreeCause::Unwatched => {}
         }
         if free.block.found {
-            self.found.blocks = self.found.blocks.saturating_sub(1);
-            self.found.size_bytes = self.found.size_bytes.saturating_sub(free.block.size_bytes);
+            self.found.remove(free.block.size_bytes);
         }
         let live = self.live(&free.block);
         live.blocks = live.blocks.saturating_sub(1);

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::hash::HashMap;
 use crate::model::{
-    Block, Confidence, Device, Event, EventKind, Figures, FreeCause, LiveSum, OpPhase, Pool, PoolOperators, RunEnd,
+    Block, Confidence, Device, Event, EventKind, Figures, FreeCause, OpPhase, Pool, PoolOperators, RunEnd,
 };
 
 /// msMemScope's.
@@ -189,8 +189,7 @@ impl InefficientAnalysis {
         }
         let (pid, device) = (event.pid, block.device);
         let found = self.found.entry((pid, device)).or_insert_with(|| Inefficient::new(pid, device));
-        found.looked_at.blocks += 1;
-        found.looked_at.size_bytes = found.looked_at.size_bytes.saturating_add(block.size_bytes);
+        found.looked_at.add(block.size_bytes);
         let used = Use::of(*block, born_in);
         self.processes.entry(event.pid).or_default().blocks.insert(block.allocation_id, used);
     }
@@ -207,18 +206,16 @@ impl InefficientAnalysis {
         }
         if !used.used && api != used.born_in {
             used.used = true;
-            let from_ns = used.block.alloc_time_ns;
-            if family.gave.between(used.born_in, api)
-                && used.find(InefficientKind::EarlyAllocation, from_ns, event.time_ns, rules)
-            {
-                process.peaks.idle(&used.block, (from_ns, event.time_ns), &mut used.counted_at_peak);
+            if family.gave.between(used.born_in, api) {
+                let span = (used.block.alloc_time_ns, event.time_ns);
+                used.find(InefficientKind::EarlyAllocation, span, rules, &mut process.peaks);
             }
         }
         if let Some((before, time_ns)) = used.last_access
             && api.saturating_sub(before) > rules.idle_threshold
-            && used.find(InefficientKind::TemporaryIdleness, time_ns, event.time_ns, rules)
         {
-            process.peaks.idle(&used.block, (time_ns, event.time_ns), &mut used.counted_at_peak);
+            let span = (time_ns, event.time_ns);
+            used.find(InefficientKind::TemporaryIdleness, span, rules, &mut process.peaks);
         }
         used.last_access = Some((api, event.time_ns));
     }
@@ -235,9 +232,8 @@ impl InefficientAnalysis {
                 && family.took.between(before, api)
             {
                 used.by_exit = cause == FreeCause::Exit;
-                if used.find(InefficientKind::LateDeallocation, time_ns, event.time_ns, rules) && !used.by_exit {
-                    process.peaks.idle(&used.block, (time_ns, event.time_ns), &mut used.counted_at_peak);
-                }
+                let span = (time_ns, event.time_ns);
+                used.find(InefficientKind::LateDeallocation, span, rules, &mut process.peaks);
             }
             self.conclude(event.pid, used);
         } else if let Some(used) = used {
@@ -256,8 +252,7 @@ impl InefficientAnalysis {
         let (by_exit, mut kinds) = (used.by_exit && used.order.iter().any(is_late), used.order);
         if by_exit {
             kinds.retain(|kind| !is_late(kind));
-            found.late_at_exit.blocks += 1;
-            found.late_at_exit.size_bytes = found.late_at_exit.size_bytes.saturating_add(size_bytes);
+            found.late_at_exit.add(size_bytes);
         }
         let wasted = |kind: &InefficientKind| used.found[*kind as usize].unwrap_or(0.0);
         for kind in &kinds {
@@ -293,10 +288,9 @@ impl InefficientAnalysis {
         }
         for (device, idle) in process.peaks.idle_at_peak() {
             if let Some(found) = self.found.get_mut(&(pid, device)) {
-                found.idle_at_peak = LiveSum {
-                    blocks: found.idle_at_peak.blocks + idle.blocks,
-                    size_bytes: found.idle_at_peak.size_bytes + idle.size_bytes,
-                };
+                let sum = &mut found.idle_at_peak;
+                (sum.blocks, sum.size_bytes) =
+                    (sum.blocks + idle.blocks, sum.size_bytes.saturating_add(idle.size_bytes));
             }
         }
     }
@@ -364,10 +358,19 @@ impl Use {
         }
     }
 
-    /// Notes a finding, once; waste adds up. Gives whether it counts.
-    fn find(&mut self, kind: InefficientKind, from_ns: u64, to_ns: u64, rules: InefficientRules) -> bool {
+    /// Notes a finding, once; waste adds up. Nothing is wrong with what the exit frees: the peak is none the higher for it.
+    fn find(
+        &mut self,
+        kind: InefficientKind,
+        (from_ns, to_ns): (u64, u64),
+        rules: InefficientRules,
+        peaks: &mut Peaks,
+    ) {
         if !rules.kinds[kind as usize] || self.block.size_bytes < rules.min_size_bytes {
-            return false;
+            return;
+        }
+        if !self.by_exit {
+            peaks.idle(&self.block, (from_ns, to_ns), &mut self.counted_at_peak);
         }
         let seconds = to_ns.saturating_sub(from_ns) as f64 / 1e9;
         let wasted = self.found[kind as usize].get_or_insert_with(|| {
@@ -375,7 +378,6 @@ impl Use {
             0.0
         });
         *wasted += seconds * self.block.size_bytes as f64;
-        true
     }
 }
 
@@ -392,9 +394,8 @@ impl Analysis for InefficientAnalysis {
     fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Alloc(alloc) => {
-                // The use of a restored block before is unknown, and so is that of one from before the attach.
-                let is_new = !alloc.restored && !alloc.promoted && !alloc.block.found;
-                if let Some(family) = family_of(alloc.block.pool).filter(|_| is_new) {
+                // The use of other blocks before is unknown.
+                if let Some(family) = family_of(alloc.block.pool).filter(|_| alloc.is_call()) {
                     self.allocated(event, &alloc.block, family);
                     let process = self.processes.entry(event.pid).or_default();
                     process.peaks.holds(&alloc.block, alloc.used_bytes, event.time_ns);

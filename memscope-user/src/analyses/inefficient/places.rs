@@ -91,8 +91,7 @@ impl Peaks {
         let Some(peak) = self.0.get_mut(&(block.device, block.pool)) else { return };
         if (from_ns..to_ns).contains(&peak.time_ns) && *counted != Some(peak.time_ns) {
             *counted = Some(peak.time_ns);
-            peak.idle.blocks += 1;
-            peak.idle.size_bytes = peak.idle.size_bytes.saturating_add(block.size_bytes);
+            peak.idle.add(block.size_bytes);
         }
     }
 

@@ -314,7 +314,7 @@ fn gave_back(free: &Free) -> bool {
 
 /// Whether the rule applies to the block at all.
 fn may_leak(block: &Block) -> bool {
-    // Nobody knows the step of a block that is older than the trace.
+    // The step of a block that is older than the trace is not known.
     !block.pool.is_host() && block.step > SKIPPED_STEPS && !block.found
 }
 

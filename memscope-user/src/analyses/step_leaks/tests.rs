@@ -122,7 +122,7 @@ fn replaced_block_is_no_leak() {
     assert_eq!(brief(&found.unjudged), [(0x1000, 3, 0)]);
 }
 
-/// Nobody knows the step of a block from before the attach: it is none that outlives its own.
+/// The step of a block from before the attach is not known: it is none that outlives its own.
 #[test]
 fn older_block_is_no_leak() {
     let mut script = script();

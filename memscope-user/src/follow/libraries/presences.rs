@@ -1,7 +1,8 @@
 //! Shows the tracer to the Python packages, without waiting long.
 //!
-//! Where that takes a perf event: `perf_event_open` takes the kernel's lock of trace events. Another tracer that ends keeps that lock until no thread
-//! is inside a program that may wait, and a thread that we hold is: each would wait for the other until the hold is given up.
+//! `perf_event_open`, where there are no links of this kind, takes the kernel's lock of trace events. Another tracer
+//! keeps that lock at its end until no thread is inside a program that may wait. A thread that we hold is inside one: each
+//! would wait for the other until the hold is given up.
 
 use std::{
     fs::File,
@@ -18,7 +19,7 @@ use crate::{
     kernel::{Kernel, semaphore::Place},
 };
 
-/// How long a held thread waits for it. It takes 0.1 ms where nobody has the lock.
+/// How long a held thread waits for it. It takes 0.1 ms where the lock is free.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 type Answer = (PathBuf, Result<OwnedFd, String>);

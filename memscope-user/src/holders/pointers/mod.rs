@@ -48,6 +48,13 @@ pub(super) struct Figures {
     pub(super) is_full: bool,
 }
 
+impl Figures {
+    /// Whether a limit was reached.
+    pub(super) const fn is_partial(&self) -> bool {
+        self.is_full || self.left_out_bytes > 0
+    }
+}
+
 impl Pointers {
     /// Scans all memory of the process that may hold pointers. `wanted`: requested addresses of a device.
     pub(super) fn of(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) -> Self {

@@ -44,7 +44,7 @@ pub(super) struct PoolBlock {
 pub(super) struct Pool {
     /// Class of the allocator.
     pub(super) class: String,
-    /// Where its list of devices is, and what is there.
+    /// Address and words of its list of devices.
     pub(super) list: (u64, [u64; 3]),
     /// By device, then address.
     pub(super) blocks: Vec<PoolBlock>,

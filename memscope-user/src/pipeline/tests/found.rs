@@ -135,7 +135,7 @@ fn segments_are_the_drivers() {
     );
 }
 
-/// Notes of books that nobody has asked for, of a program that is another by now, of a pool that is not followed: nothing is found.
+/// Notes of books without a request, of a program that is another by now, of a pool that is not followed: nothing is found.
 #[test]
 fn nothing_is_found() {
     let books = |time_ns| found(time_ns, &[(0x20_0000, 8192)], &[(0x1000, 512)]);
@@ -207,7 +207,7 @@ impl Program {
     }
 }
 
-/// A trace that attaches at some moment of a program: so many calls before, until the books are read, until that is known, and behind.
+/// A trace that attaches at some moment of a program: calls before it, until the books are read, until that is known, and behind.
 /// `torn`: the books have the effect of a call whose report comes behind them.
 fn attached(seed: u64, [before, meanwhile, late, behind]: [u64; 4], torn: bool) -> (Vec<Vec<u8>>, Program) {
     let mut program = Program::new(seed);
