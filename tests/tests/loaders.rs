@@ -4,11 +4,12 @@
 #[path = "browser/run.rs"]
 mod run;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use memscope_tests::harness::tracer::tracer_path;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 /// 24 weights of 1 MiB, the activation of 4 MiB, five kept blocks of 256 KiB.
 const AT_PEAK: u64 = (24 << 20) + (4 << 20) + 5 * (256 << 10);
@@ -19,14 +20,8 @@ const AT_END: u64 = (24 << 20) + 6 * (256 << 10);
 /// hold (`tests/loaders/trace.py`). Its trace processor is a program from elsewhere, and is not run.
 #[test]
 fn perfetto_reads_its_trace() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (dump, trace) = (folder.path().join("memscope_dump_1.csv"), folder.path().join("trace"));
-    std::fs::write(&dump, run::dump(false)).expect("a dump");
-    let mut export = Command::new(tracer_path());
-    let made = export.arg("export").arg(&dump).args(["--format", "perfetto", "-o"]).arg(&trace).output();
-    let made = made.expect("the program");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let found = read(&trace);
+    let (_folder, trace) = exported("perfetto");
+    let found = by_script("trace.py", &[&trace]);
     let of = |kind: &str, track: &str| {
         let all = found[kind].as_object().expect("tracks");
         let (_, value) =
@@ -50,13 +45,7 @@ fn perfetto_reads_its_trace() {
 /// Tables of the made-up run as `pyarrow`, Polars and `DuckDB` read them (`tests/loaders/tables.py`); the queries are those of docs/parquet.md.
 #[test]
 fn tables_are_read() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (dump, tables) = (folder.path().join("memscope_dump_1.csv"), folder.path().join("tables"));
-    std::fs::write(&dump, run::dump(false)).expect("a dump");
-    let mut export = Command::new(tracer_path());
-    let made = export.arg("export").arg(&dump).args(["--format", "parquet", "-o"]).arg(&tables).output();
-    let made = made.expect("the program");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let (_folder, tables) = exported("parquet");
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/parquet.md");
     let found = by_script("tables.py", &[&tables, &page]);
     assert_eq!(found["kinds"], json!({ "alloc": 40, "free": 6, "step_start": 6, "step_end": 6 }));
@@ -85,8 +74,16 @@ fn tables_are_read() {
     assert_eq!(*churn, json!([["/srv/model.py(7): Block.forward", 6, 1.0]]));
 }
 
-fn read(trace: &Path) -> Value {
-    by_script("trace.py", &[trace])
+/// The made-up run in a format; the folder that it is in, and its path.
+fn exported(format: &str) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (dump, export) = (folder.path().join("memscope_dump_1.csv"), folder.path().join(format));
+    std::fs::write(&dump, run::dump(false)).expect("a dump");
+    let mut command = Command::new(tracer_path());
+    let made = command.arg("export").arg(&dump).args(["--format", format, "-o"]).arg(&export).output();
+    let made = made.expect("the program");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    (folder, export)
 }
 
 /// What a script of `tests/loaders` prints.

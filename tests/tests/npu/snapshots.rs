@@ -15,10 +15,10 @@ traces = pickle.load(open(sys.argv[1], 'rb'))['device_traces']
 print(json.dumps([[{key: entry[key] for key in keys if key in entry} for entry in trace] for trace in traces]))
 ";
 
-fn exported(capture: &Path, pid: u32, at: &str) -> Vec<Vec<Operation>> {
-    let file = capture.with_extension(format!("{at}.pickle"));
+fn exported(capture: &Path, pid: u32) -> Vec<Vec<Operation>> {
+    let file = capture.with_extension("pickle");
     let mut export = Command::new(tracer_path());
-    export.arg("export").arg(capture).args(["-f", "snapshot", "--at", at, "--filter"]).arg(format!("pid={pid}"));
+    export.arg("export").arg(capture).args(["-f", "snapshot", "--at", "end", "--filter"]).arg(format!("pid={pid}"));
     let made = export.arg("-o").arg(&file).output().expect("the program");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let read = Command::new("python3").args(["-c", READ]).arg(&file).output().expect("an interpreter");
@@ -29,7 +29,7 @@ fn exported(capture: &Path, pid: u32, at: &str) -> Vec<Vec<Operation>> {
 /// The allocator's history begins later, and ends later: the export ends with its last allocation.
 fn compare(program: &Program) {
     let (run, truth) = program.traced(&[]);
-    let traces = exported(&run.folder.capture(), truth.pid(), "end");
+    let traces = exported(&run.folder.capture(), truth.pid());
     let mut compared = 0;
     for (device, history) in truth.history.iter().enumerate() {
         let Some(last) = history.iter().rposition(|operation| operation.action == Action::Alloc) else { continue };
