@@ -11,6 +11,7 @@ mod demo;
 mod dist;
 mod docs;
 mod faults;
+mod findings;
 mod frameworks;
 mod fuzz;
 mod interpreters;

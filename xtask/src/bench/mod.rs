@@ -74,7 +74,9 @@ fn beside(lab: &Lab) -> Result<Vec<Table>> {
     let other = lab.other.clone().context("`bench beside` needs another build of memscope-bpf: --with PROGRAM")?;
     ensure!(other.is_file(), "--with {}: no such program", other.display());
     let other = lab.with(other);
-    Ok(vec![cost::beside([&other, lab])?, throughput::beside([&other, lab])?])
+    // The short one first: an error in it comes before the long one.
+    let throughput = throughput::beside([&other, lab])?;
+    Ok(vec![cost::beside([&other, lab])?, throughput])
 }
 
 /// Parts of the report, which are measured apart.

@@ -8,7 +8,6 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
 use super::{
     lab::{Calls, Lab, Running, send},
@@ -16,6 +15,7 @@ use super::{
     stats::Spread,
     table::Table,
 };
+use crate::findings;
 
 /// Events of the server in a second: an allocation and a free each.
 const EVENTS_PER_SECOND: u64 = 20_000;
@@ -121,8 +121,7 @@ fn over_time(moments: &[Moment]) -> Table {
 }
 
 fn totals(lab: &Lab, said: &str, objects: &Objects, (alone, watched): (Calls, Calls)) -> Result<Table> {
-    let findings = said.lines().rev().find(|line| line.starts_with("{\"findings\"")).context("no findings")?;
-    let findings: Value = serde_json::from_str(findings)?;
+    let findings = findings::last(said)?;
     let lost = findings["end"]["lost"].as_u64().context("no count of losses")?;
     let other = findings["end"]["losses"].as_array().map_or(0, Vec::len);
     let churned = said.lines().find_map(|line| line.strip_prefix("churned ")).context("nothing was started")?;

@@ -13,7 +13,6 @@ use nix::sys::{
     resource::{UsageWho, getrusage},
     signal::Signal,
 };
-use serde_json::Value;
 
 use super::{
     lab::{Held, Lab, Running, send},
@@ -21,7 +20,10 @@ use super::{
     stats::Spread,
     table::Table,
 };
-use crate::project::{find, run_quietly};
+use crate::{
+    findings,
+    project::{find, run_quietly},
+};
 
 /// Writes the capture and does nothing else.
 const CAPTURE_ONLY: &[&str] = &["--capture-only"];
@@ -213,8 +215,7 @@ fn traced(lab: &Lab, options: &[&str], events: u64, more: &[&str]) -> Result<Liv
     let ring_s = (proc::cpu_ns(pid, Some("memscope-ring")) - ring) / 1e9;
     send(held.target, Signal::SIGTERM)?;
     let said = held.tracer.finish()?;
-    let findings = said.lines().rev().find(|line| line.starts_with("{\"findings\"")).context("no findings")?;
-    let findings: Value = serde_json::from_str(findings)?;
+    let findings = findings::last(&said)?;
     let lost = findings["end"]["lost"].as_u64().context("no count of losses")?;
     Ok(Live { events: events as f64, lost, wall_s, meanwhile_s, cpu_s, ring_s })
 }

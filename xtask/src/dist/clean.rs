@@ -8,14 +8,13 @@ use super::{deb, folder, static_name};
 use crate::{
     apt,
     arch::Arch,
+    findings,
     project::{as_root, output, program, root, run as run_command},
     sim,
 };
 
 /// Allocations of the program that is traced.
 const CALLS: usize = 1000;
-/// Start of the line with the findings of a trace.
-const FINDINGS: &str = "{\"findings\"";
 
 /// What happens in there; `$0` is the system, `$1` the number of allocations. The mounts are gone with the namespace. The static program
 /// is started where there is nothing but itself. Removing the package leaves nothing behind.
@@ -68,8 +67,9 @@ pub(super) fn test(host: &Arch) -> Result<()> {
 
 /// What was said of each of both traces: each begins with its findings.
 fn traces(said: &str) -> Result<[&str; 2]> {
-    let second =
-        said.rmatch_indices(FINDINGS).next().map(|(at, _)| at).filter(|at| *at > 0).context("no two traces")?;
+    let starts = std::iter::once(0).chain(said.match_indices('\n').map(|(at, _)| at + 1));
+    let documents = starts.filter(|at| findings::is_document(said[*at..].lines().next().unwrap_or_default()));
+    let second = documents.last().filter(|at| *at > 0).context("no two traces")?;
     Ok([&said[..second], &said[second..]])
 }
 
@@ -100,8 +100,7 @@ fn own_site(line: &str) -> Option<(&str, &str)> {
 
 /// The trace lost nothing, and has each call that the libraries' own journal has.
 fn check(said: &str) -> Result<()> {
-    let findings = said.lines().find(|line| line.starts_with(FINDINGS)).context("no findings")?;
-    let findings: serde_json::Value = serde_json::from_str(findings)?;
+    let findings = findings::last(said)?;
     ensure!(findings["end"]["lost"] == 0, "events were lost: {}", findings["end"]);
     for (row, call) in [(",MALLOC,HAL,", "\thalMemAlloc\t"), (",FREE,HAL,", "\thalMemFree\t")] {
         let count = |text: &str| said.lines().filter(|line| line.contains(text)).count();
