@@ -50,6 +50,7 @@ pub(crate) fn block(pool: Pool, addr: u64, size_bytes: u64) -> Block {
         stacks: Stacks::default(),
         owner: None,
         found: false,
+        held_as: None,
     }
 }
 

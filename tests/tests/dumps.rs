@@ -95,6 +95,7 @@ fn block(pool: Pool, device: Device, allocation_id: u64, page: PageType, api: Al
         // For host memory the user is unknown.
         owner: (pool != pools::HOST).then_some(Name::fixed(&"PTA@weight")),
         found: false,
+        held_as: None,
         caller: None,
         stacks: Stacks::default(),
         allocation_id,

@@ -6,8 +6,8 @@ use super::{Analysis, Finding, Observer};
 use crate::backend::ascend::{modules, pools};
 use crate::model::{
     Alloc, AllocApi, AllocFailed, AllocRecovered, Asked, Block, BlockReturned, Device, DeviceUsage, DriverFigures,
-    Event, EventKind, Free, FreeCause, Module, Name, PageType, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack,
-    StackEnd, Stacks, UnknownFree,
+    Event, EventKind, Free, FreeCause, HeldAs, LiveSum, Look, Looked, LookedAt, Module, Name, PageType, PlaceLook,
+    Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks, UnknownFree,
 };
 
 /// Writes the events of a run. Events belong to the process and device last given to [`Script::on`].
@@ -174,6 +174,30 @@ impl Script {
         self.hand_out(Block { found: true, stacks: Stacks::default(), ..block }, false)
     }
 
+    /// A block of before the attach is found, with this purpose by its holders.
+    pub(crate) fn older_held(&mut self, pool: Pool, addr: u64, size_bytes: u64, held_as: HeldAs) -> &mut Self {
+        let block = self.new_block(pool, addr, size_bytes);
+        self.hand_out(Block { found: true, held_as: Some(held_as), stacks: Stacks::default(), ..block }, false)
+    }
+
+    /// Holders of live blocks of a pool were looked at, and show these purposes.
+    pub(crate) fn looked(&mut self, pool: Pool, purposes: &[(u64, HeldAs)]) -> &mut Self {
+        let live = |addr: u64| self.live[&(self.pid, self.device, pool, addr)];
+        let held_as: Vec<_> = purposes.iter().map(|(addr, held_as)| (live(*addr).allocation_id, *held_as)).collect();
+        let block = live(purposes[0].0);
+        let place = PlaceLook {
+            block,
+            live: LiveSum { blocks: held_as.len() as u64, size_bytes: block.size_bytes },
+            looked_at_blocks: held_as.len() as u64,
+            holders: Vec::new(),
+            garbage_blocks: 0,
+            unknown_blocks: 0,
+            held_as,
+        };
+        let look = Look { number: 1, at: LookedAt::End, outcome: Looked::Place(Box::new(place)) };
+        self.push(EventKind::Looked(Arc::new(look)))
+    }
+
     fn new_block(&self, pool: Pool, addr: u64, size_bytes: u64) -> Block {
         let id = self.events.len() as u64;
         Block {
@@ -195,6 +219,7 @@ impl Script {
             stacks: self.stacks,
             owner: None,
             found: false,
+            held_as: None,
         }
     }
 

@@ -3,6 +3,7 @@
 use memscope_common::{Header, Kind};
 use serde::{Deserialize, Serialize};
 
+use crate::model::HeldAs;
 use crate::probes::RowInfo;
 use crate::probes::ops::{OpInfo, TensorLayout};
 use crate::settings;
@@ -175,6 +176,15 @@ pub enum Note {
         /// Address and size of the blocks that are handed out, and the size that was asked for, where the pool keeps it.
         blocks: Vec<(u64, u64, Option<u64>)>,
     },
+    /// Purposes of blocks in the pool, by the objects that hold them. Comes before the note of the pool.
+    PoolHeld {
+        /// The process.
+        pid: u32,
+        /// Number of the device, as the program counts them.
+        device: u32,
+        /// Addresses of blocks.
+        blocks: Vec<(u64, HeldAs)>,
+    },
     /// The pool was read, or could not be.
     PoolRead {
         /// The process.
@@ -227,6 +237,9 @@ pub struct LookBlock {
     /// Without a holder: only objects of Python that refer to each other refer to it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub garbage: bool,
+    /// Its purpose, if a holder shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_as: Option<HeldAs>,
 }
 
 /// The symbol at an address of a native stack.
@@ -327,6 +340,12 @@ impl Note {
                 } else {
                     Some((part(front, &[]), part(back, blocks)))
                 }
+            }
+            Self::PoolHeld { pid, device, blocks } if blocks.len() > 1 => {
+                let (front, back) = blocks.split_at(blocks.len() / 2);
+                let part =
+                    |blocks: &[(u64, HeldAs)]| Self::PoolHeld { pid: *pid, device: *device, blocks: blocks.to_vec() };
+                Some((part(front), part(back)))
             }
             Self::Losses { by } if by.len() > 1 => {
                 let (front, back) = by.split_at(by.len() / 2);

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::model::HeldAs;
+
 /// Holders of device memory in a living process.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct Holders {
@@ -22,6 +24,8 @@ pub struct Holders {
     pub groups: Vec<Group>,
     /// All of these blocks by holder, as a tree; most bytes first.
     pub tree: Vec<Branch>,
+    /// The same by purpose, as far as holders show it; most bytes first.
+    pub purposes: Vec<Purpose>,
     /// What limits this answer, each a sentence.
     pub notes: Vec<String>,
     /// Effort of the answer.
@@ -43,6 +47,17 @@ impl Sum {
         self.blocks += 1;
         self.size_bytes = self.size_bytes.saturating_add(size_bytes);
     }
+}
+
+/// Blocks of one purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Purpose {
+    /// The purpose; absent where no holder shows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_as: Option<HeldAs>,
+    /// The blocks.
+    #[serde(flatten)]
+    pub sum: Sum,
 }
 
 /// A pool, by its allocator's own structures.

@@ -11,18 +11,21 @@ use super::{
     graph::Graph,
     heap::Heap,
     live::Process,
-    look::effort,
+    look::{Block, effort, search_all},
     memory::Memory,
     pointers::{Limits, Pointers},
     pool::{self, Missing, Pool, PoolBlock},
     python::Python,
     source::Source,
 };
+use crate::model::HeldAs;
 
 /// Most blocks of all devices.
 const MAX_BLOCKS: usize = 1 << 20;
 /// Passes over the memory: what came while one went on is missing from it, and the sums say so.
 const MAX_PASSES: u32 = 3;
+/// Paths of a block: what an optimizer trains may be held by a list and a closure, too, and these come first.
+const PATHS: usize = 6;
 /// Threads of a pass: the program goes on meanwhile, maybe on few cores.
 const THREADS: usize = 1;
 
@@ -33,6 +36,8 @@ pub struct BooksBudget {
     pub scan: Duration,
     /// No further pass begins later.
     pub patience: Duration,
+    /// Longest search for what holds the blocks; the purpose of those beyond is not known.
+    pub search: Duration,
     /// Most pointers kept, of eight bytes each.
     pub pointers: usize,
 }
@@ -61,6 +66,8 @@ pub struct DeviceBooks {
     pub segments: Vec<(u64, u64)>,
     /// Blocks that are handed out, by address.
     pub blocks: Vec<LiveBlock>,
+    /// Purposes of those, by address, where their holders show them.
+    pub held_as: Vec<(u64, HeldAs)>,
 }
 
 /// What was read.
@@ -139,7 +146,7 @@ fn pass(source: &dyn Source, parent: Option<&dyn Source>, budget: BooksBudget) -
     let limits = Limits { pointers: budget.pointers, threads: THREADS, until, ..Limits::default() };
     let pointers = Pointers::of(source, &[], limits);
     let heap = Heap::new(&memory, &pointers, python.as_ref().map(|python| python.layout.pool_bytes()));
-    let graph = Graph::new(&memory, &pointers, &heap, python.as_ref());
+    let mut graph = Graph::new(&memory, &pointers, &heap, python.as_ref());
     let found = pool::find(&graph);
     if !source.is_same() {
         return Err(NotRead::Gone);
@@ -156,7 +163,25 @@ fn pass(source: &dyn Source, parent: Option<&dyn Source>, budget: BooksBudget) -
         return Err(NotRead::TooMany);
     }
     let is_partial = pointers.figures.is_partial();
-    Ok(Books { devices: devices(&pool), unsure: pool.unsure, is_partial, effort: effort(&pointers, begin) })
+    let mut devices = devices(&pool);
+    // A reading that is not proved is made again.
+    if pool.unsure.is_empty() && python.is_some() {
+        graph.skip(pool.own.iter().copied());
+        let until = Instant::now() + budget.search;
+        devices.iter_mut().for_each(|device| device.held_as = purposes(&graph, &device.blocks, until));
+    }
+    if !source.is_same() {
+        return Err(NotRead::Gone);
+    }
+    Ok(Books { devices, unsure: pool.unsure, is_partial, effort: effort(&pointers, begin) })
+}
+
+/// The purposes that holders of blocks show, the largest block first.
+fn purposes(graph: &Graph<'_>, blocks: &[LiveBlock], until: Instant) -> Vec<(u64, HeldAs)> {
+    let mut wanted: Vec<Block> = blocks.iter().map(|block| Block::at(block.address, block.size_bytes)).collect();
+    wanted.sort_by_key(|block| (std::cmp::Reverse(block.size_bytes), block.address));
+    let (held, _) = search_all(graph, &wanted, PATHS, until);
+    held.iter().filter_map(|block| Some((block.address, block.held_as()?))).collect()
 }
 
 /// Whether a process has the same list of devices at the same place: then the other was forked when the pool was in use, and cannot use it.
@@ -212,7 +237,7 @@ mod tests {
 
     fn budget() -> BooksBudget {
         let time = Duration::from_secs(60);
-        BooksBudget { scan: time, patience: Duration::ZERO, pointers: 1 << 20 }
+        BooksBudget { scan: time, patience: Duration::ZERO, search: time, pointers: 1 << 20 }
     }
 
     /// A process with a pool on one device, as `torch_npu` 2.9 has it; gives its image and where its device's allocator is.
@@ -313,6 +338,7 @@ mod tests {
                 block(SMALL + 1536, 2048, 2047),
                 block(LARGE, 20 * MIB, 19 * MIB + 1),
             ],
+            held_as: vec![],
         };
         assert_eq!((books.devices, books.unsure, books.is_partial), (vec![expected], vec![], false));
     }
@@ -346,6 +372,7 @@ mod tests {
             reserved_bytes: 22 * MIB,
             segments: vec![],
             blocks: vec![block(LARGE, 20 * MIB, 20 * MIB)],
+            held_as: vec![],
         };
         assert_eq!((books.devices, books.unsure), (vec![expected], vec![]));
     }

@@ -1,10 +1,10 @@
 //! Blocks with the same holders together: `kv['layer0'][*]  512 blocks`.
 
 use super::{
-    answer::{Group, Holder, State, Sum},
+    answer::{Group, Holder, Purpose, State, Sum},
     trail::{Segment, Trail},
 };
-use crate::hash::HashMap;
+use crate::{hash::HashMap, model::HeldAs};
 
 /// Addresses shown of a group.
 const SHOWN_ADDRESSES: usize = 8;
@@ -18,6 +18,13 @@ pub(super) struct Held {
     pub(super) state: State,
     /// Best first.
     pub(super) paths: Vec<Way>,
+}
+
+impl Held {
+    /// Its purpose, if a sure way shows it.
+    pub(super) fn held_as(&self) -> Option<HeldAs> {
+        self.paths.iter().filter(|way| way.is_sure).filter_map(|way| way.trail.held_as).max()
+    }
 }
 
 /// A way to a block.
@@ -36,7 +43,7 @@ impl Way {
         };
         let segments = self.trail.segments.iter().map(any).collect();
         let through = self.trail.through.iter().map(|text| without_number(text)).collect();
-        Self { trail: Trail { segments, through }, is_sure: self.is_sure }
+        Self { trail: Trail { segments, through, held_as: self.trail.held_as }, is_sure: self.is_sure }
     }
 }
 
@@ -70,6 +77,17 @@ pub(super) fn groups(blocks: &[Held]) -> Vec<Group> {
         key(a).cmp(&key(b))
     });
     groups
+}
+
+/// Sums by purpose, most bytes first; `None` for blocks without one.
+pub(super) fn purposes(blocks: &[Held]) -> Vec<Purpose> {
+    let mut sums: HashMap<Option<HeldAs>, Sum> = HashMap::default();
+    for block in blocks.iter().filter(|block| block.state != State::Free) {
+        sums.entry(block.held_as()).or_default().add(block.size_bytes);
+    }
+    let mut found: Vec<Purpose> = sums.into_iter().map(|(held_as, sum)| Purpose { held_as, sum }).collect();
+    found.sort_by_key(|purpose| (std::cmp::Reverse(purpose.sum.size_bytes), purpose.held_as));
+    found
 }
 
 fn group(members: &[&Held]) -> Group {
@@ -147,7 +165,7 @@ mod tests {
         segments.push(Segment::Key(key.to_owned()));
         segments.extend(numbers.iter().map(|at| Segment::Index(Some(*at))));
         let through = numbers.iter().rev().map(|at| format!("list[{at}]")).collect();
-        Way { trail: Trail { segments, through }, is_sure: true }
+        Way { trail: Trail { segments, through, held_as: None }, is_sure: true }
     }
 
     fn held(address: u64, size_bytes: u64, paths: Vec<Way>) -> Held {

@@ -112,6 +112,7 @@ pub(super) fn look(source: &dyn Source, question: &Question) -> Result<Holders, 
         asked,
         groups: group::groups(&held),
         tree: tree::tree(&held),
+        purposes: group::purposes(&held),
         notes,
         effort: effort(&pointers, begin),
         ..Holders::default()
@@ -139,17 +140,18 @@ pub(super) struct Block {
     pub(super) is_free: bool,
 }
 
+impl Block {
+    /// A live one.
+    pub(super) const fn at(address: u64, size_bytes: u64) -> Self {
+        Self { address, size_bytes, allocated_at: None, is_free: false }
+    }
+}
+
 /// The blocks, largest first, and the number of further ones.
 fn chosen(which: &Which, pool: Result<&Pool, &Missing>) -> Result<(Vec<Block>, u64), Refused> {
     let live = |pool: &Pool| {
         let live = pool.blocks.iter().filter(|block| block.is_live);
-        let blocks = live.map(|block| Block {
-            address: block.address,
-            size_bytes: block.size_bytes,
-            allocated_at: None,
-            is_free: false,
-        });
-        blocks.collect::<Vec<_>>()
+        live.map(|block| Block::at(block.address, block.size_bytes)).collect::<Vec<_>>()
     };
     let refused = |missing: &Missing| match missing {
         Missing::Allocator => Refused::NoPool,

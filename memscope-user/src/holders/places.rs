@@ -15,7 +15,7 @@ use super::{
     python::{self, Python},
     source::Source,
 };
-use crate::hash::HashMap;
+use crate::{hash::HashMap, model::HeldAs};
 
 /// Holders kept of a place.
 const MAX_HOLDERS: usize = 8;
@@ -60,6 +60,8 @@ pub struct FoundBlock {
     pub by: Vec<usize>,
     /// Without a holder: only a ring of Python objects refers to it.
     pub is_garbage: bool,
+    /// Its purpose, if a sure holder shows it.
+    pub held_as: Option<HeldAs>,
 }
 
 /// The blocks of a place.
@@ -128,10 +130,8 @@ fn in_turn(places: &[Vec<(u64, u64)>], states: &HashMap<u64, bool>) -> Vec<Block
     let most = places.iter().map(Vec::len).max().unwrap_or(0);
     let turn = |at: usize| places.iter().filter_map(move |place| place.get(at));
     let block = |(address, size_bytes): &(u64, u64)| Block {
-        address: *address,
-        size_bytes: *size_bytes,
-        allocated_at: None,
         is_free: states.get(address) == Some(&false),
+        ..Block::at(*address, *size_bytes)
     };
     (0..most).flat_map(turn).map(block).collect()
 }
@@ -150,6 +150,7 @@ fn by_place(places: &[Vec<(u64, u64)>], held: Vec<Held>, keys: bool) -> Vec<Foun
         let found = blocks.iter().zip(by).map(|(block, by)| FoundBlock {
             address: block.address,
             is_garbage: by.is_empty() && block.state == State::Ring,
+            held_as: block.held_as(),
             by,
         });
         let blocks = found.collect();

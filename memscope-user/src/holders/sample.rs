@@ -239,6 +239,7 @@ pub(super) fn changed(bytes: &[u8]) {
 mod tests {
     use super::*;
     use crate::holders::places::{self, Budget, FoundBlock, FoundPlace, NotLooked};
+    use crate::model::HeldAs;
 
     /// The program's holders, by hand: a list in a dict, a key that is no name, a variable, a ring, none.
     #[test]
@@ -269,7 +270,12 @@ mod tests {
         let (sample, blocks) = program();
         let asked = [place(&blocks[..2]), place(&blocks[2..])];
         let found = places::look(&sample.image, &asked, budget()).expect("an answer");
-        let block = |address: u64, by: &[usize], is_garbage: bool| FoundBlock { address, by: by.to_vec(), is_garbage };
+        let block = |address: u64, by: &[usize], is_garbage: bool| FoundBlock {
+            address,
+            by: by.to_vec(),
+            is_garbage,
+            held_as: None,
+        };
         let holder = |path: &str| (path.to_owned(), true);
         let of_list = FoundPlace {
             holders: vec![holder("__main__.cache['k'][*]")],
@@ -347,6 +353,13 @@ mod tests {
             sample.ask(&[DEVICE, DEVICE + 8192]),
             ["__main__.weight.grad", "__main__.losses[0] → MeanBackward0 → PowBackward0"]
         );
+        // What each is for, in blocks of 512 bytes: the tensor in a list is for nothing that is known.
+        let asked = |at: u64| Asked { address: DEVICE + at * 4096, size_bytes: Some(512), allocated_at: None };
+        let which = Which::These((0..4).map(asked).collect());
+        let found = look::look(&sample.image, &Question { which, paths: 3, keys: true }).expect("an answer");
+        let purposes: Vec<_> = found.purposes.iter().map(|it| (it.held_as, it.sum.blocks, it.sum.size_bytes)).collect();
+        let expected = [(None, 2, 1024), (Some(HeldAs::Activation), 1, 512), (Some(HeldAs::Gradient), 1, 512)];
+        assert_eq!(purposes, expected);
     }
 
     /// Fixed changes of all kinds, many times: each answer ends.

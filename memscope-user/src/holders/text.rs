@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::answer::{Branch, Group, Holder, Holders, PoolNow, State, Sum};
+use super::answer::{Branch, Group, Holder, Holders, PoolNow, Purpose, State, Sum};
 use crate::{
     printable::OneLine,
     text::numbers::{counted, rounded, seconds},
@@ -24,6 +24,7 @@ pub fn write_text(found: &Holders, tree: bool, out: &mut dyn Write) -> io::Resul
         write_pool(pool, out)?;
     }
     writeln!(out, "Looked at {}", sum(*asked))?;
+    write_purposes(&found.purposes, out)?;
     if tree && !found.tree.is_empty() {
         writeln!(
             out,
@@ -59,6 +60,19 @@ fn write_pool(pool: &PoolNow, out: &mut dyn Write) -> io::Result<()> {
         rounded(free.size_bytes.into()),
         counted(free.blocks, "piece"),
     )
+}
+
+/// In one line, if any holder shows a purpose.
+fn write_purposes(purposes: &[Purpose], out: &mut dyn Write) -> io::Result<()> {
+    if purposes.iter().all(|purpose| purpose.held_as.is_none()) {
+        return Ok(());
+    }
+    let part = |Purpose { held_as, sum }: &Purpose| {
+        let name = held_as.map_or("of no known purpose", |held| held.component().as_str());
+        format!("{name} {} ({})", rounded(sum.size_bytes.into()), sum.blocks)
+    };
+    let parts: Vec<String> = purposes.iter().map(part).collect();
+    writeln!(out, "By purpose, in brackets blocks: {}", parts.join(", "))
 }
 
 fn write_branches(branches: &[Branch], depth: usize, out: &mut dyn Write) -> io::Result<()> {

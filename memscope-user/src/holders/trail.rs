@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Display};
 
+use crate::model::HeldAs;
+
 /// A part of a path's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Segment {
@@ -53,6 +55,8 @@ pub(super) struct Trail {
     pub(super) segments: Vec<Segment>,
     /// Every object, from the block outwards, by its type.
     pub(super) through: Vec<String>,
+    /// The purpose of the block, if the path shows it.
+    pub(super) held_as: Option<HeldAs>,
 }
 
 impl Display for Trail {
@@ -161,7 +165,7 @@ mod tests {
     }
 
     fn trail(segments: Vec<Segment>) -> Trail {
-        Trail { segments, through: vec!["list[3]".to_owned(), "dict['secret']".to_owned()] }
+        Trail { segments, through: vec!["list[3]".to_owned(), "dict['secret']".to_owned()], held_as: None }
     }
 
     #[test]

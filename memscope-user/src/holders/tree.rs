@@ -103,7 +103,7 @@ mod tests {
             Err(_) if at == 0 => Segment::Root((*name).to_owned()),
             Err(_) => Segment::Attribute((*name).to_owned()),
         });
-        Way { trail: Trail { segments: segments.collect(), through: Vec::new() }, is_sure: true }
+        Way { trail: Trail { segments: segments.collect(), through: Vec::new(), held_as: None }, is_sure: true }
     }
 
     fn held(size_bytes: u64, paths: Vec<Way>) -> Held {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
-use super::{Module, Name, Pool, Stacks};
+use super::{HeldAs, Module, Name, Pool, Stacks};
 
 /// Where an event belongs. The number is the physical NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,6 +82,8 @@ pub struct Block {
     /// It is older than the trace: found in the pool's own books when the process was attached to. Its time, step and thread
     /// are those of the finding, and it has no stack.
     pub found: bool,
+    /// Of a found block: its purpose, by the objects that held it.
+    pub held_as: Option<HeldAs>,
 }
 
 impl Block {

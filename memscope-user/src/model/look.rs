@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Block, LiveSum};
+use super::{Block, LiveSum, Name};
 
 /// When holders were looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
@@ -19,6 +19,36 @@ pub enum LookedAt {
     Exit,
     /// The trace was about to end.
     End,
+}
+
+/// The purpose of a block, by the objects that hold it. Where several do, the last of these counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeldAs {
+    /// A function of autograd has saved it for the backward pass.
+    Activation,
+    /// A cache of keys and values holds it.
+    KvCache,
+    /// An optimizer holds it, and it is no parameter.
+    OptimizerState,
+    /// It is the gradient of a tensor.
+    Gradient,
+    /// It is a parameter, or a module's buffer.
+    Weight,
+}
+
+impl HeldAs {
+    /// The component, as the rules of owners name it.
+    #[must_use]
+    pub const fn component(self) -> Name {
+        match self {
+            Self::Activation => Name::fixed(&"activation"),
+            Self::KvCache => Name::fixed(&"kv_cache"),
+            Self::OptimizerState => Name::fixed(&"optimizer_state"),
+            Self::Gradient => Name::fixed(&"gradient"),
+            Self::Weight => Name::fixed(&"weight"),
+        }
+    }
 }
 
 /// A path from a variable of the program down to blocks.
@@ -47,6 +77,8 @@ pub struct PlaceLook {
     pub garbage_blocks: u64,
     /// Of these blocks those without a holder.
     pub unknown_blocks: u64,
+    /// The purposes that holders show: numbers of blocks ([`Block::allocation_id`]).
+    pub held_as: Vec<(u64, HeldAs)>,
 }
 
 /// The outcome of a look.

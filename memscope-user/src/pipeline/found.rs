@@ -9,7 +9,7 @@ use super::process::Process;
 use super::turn::{At, Home, Shared, Turn};
 use crate::capture::Note;
 use crate::hash::{HashMap, HashSet};
-use crate::model::{AllocApi, Device, Pool, PoolOperators};
+use crate::model::{AllocApi, Device, HeldAs, Pool, PoolOperators};
 
 /// Addresses kept while a pool is read. Of a program that names more of them meanwhile nothing is found.
 const MAX_NAMED: usize = 1 << 20;
@@ -21,6 +21,8 @@ pub(super) struct Meanwhile {
     is_full: bool,
     /// The pools' last figures.
     totals: HashMap<(Pool, Device), PoolTotals>,
+    /// Purposes of blocks in the books, by device in the program's numbering and address.
+    held_as: HashMap<(u32, u64), HeldAs>,
 }
 
 impl Meanwhile {
@@ -57,6 +59,14 @@ impl Pipeline {
             Note::PoolAsked { pid } => {
                 if let Some((process, _)) = self.process(pid) {
                     process.pool_is_read(true);
+                }
+            }
+            Note::PoolHeld { pid, device, blocks } => {
+                if let Some(meanwhile) =
+                    self.processes.get_mut(&pid).and_then(|process| process.home_mut().meanwhile.as_mut())
+                {
+                    let room = MAX_NAMED.saturating_sub(meanwhile.held_as.len());
+                    meanwhile.held_as.extend(blocks.into_iter().take(room).map(|(addr, held)| ((device, addr), held)));
                 }
             }
             Note::PoolRead { pid } => {
@@ -103,7 +113,7 @@ impl Turn<'_> {
         let driver = self.backend().driver_pool();
         for (addr, size_bytes) in &books.segments {
             let new = NewBlock::of_pool(driver, device, *addr, *size_bytes);
-            self.find(Key::Driver(*addr), &NewBlock { api: AllocApi::Alloc, ..new }, None, meanwhile);
+            self.find(Key::Driver(*addr), &NewBlock { api: AllocApi::Alloc, ..new }, None, (None, meanwhile));
         }
         let read = PoolTotals {
             used_bytes: Some(books.used_bytes),
@@ -115,15 +125,22 @@ impl Turn<'_> {
         for (addr, size_bytes, requested_bytes) in &books.blocks {
             let requested_bytes = *requested_bytes;
             let new = NewBlock { requested_bytes, ..NewBlock::of_pool(pool, device, *addr, *size_bytes) };
-            self.find(Key::Pool(pool, *addr), &new, Some(totals), meanwhile);
+            let held_as = meanwhile.held_as.get(&(books.device, *addr)).copied();
+            self.find(Key::Pool(pool, *addr), &new, Some(totals), (held_as, meanwhile));
         }
     }
 
     /// A block is in the books: it is found unless calls say what it is.
-    fn find(&mut self, key: Key, new: &NewBlock, totals: Option<PoolTotals>, meanwhile: &Meanwhile) {
+    fn find(
+        &mut self,
+        key: Key,
+        new: &NewBlock,
+        totals: Option<PoolTotals>,
+        (held_as, meanwhile): (Option<HeldAs>, &Meanwhile),
+    ) {
         let is_known = meanwhile.named.contains(&key) || self.home.blocks.contains(key);
         if !is_known && new.addr != 0 && new.size_bytes > 0 {
-            self.put_found(key, new, totals);
+            self.put_found(key, new, totals, held_as);
         }
     }
 }

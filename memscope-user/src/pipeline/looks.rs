@@ -91,14 +91,14 @@ impl Place {
         let path = |(path, is_sure)| HolderPath { path, is_sure, blocks: 0 };
         let mut holders: Vec<HolderPath> = holders.into_iter().map(path).collect();
         let (mut looked_at_blocks, mut garbage_blocks, mut unknown_blocks) = (0, 0, 0);
+        let mut purposes = Vec::new();
         let pool = self.block.pool.event_type();
-        for LookBlock { addr, by, garbage } in found {
-            let number = self.numbers.get(addr);
-            let is_live =
-                number.is_some() && number == blocks.at(pool, *addr).map(|block| block.allocation_id).as_ref();
-            if !is_live {
+        for LookBlock { addr, by, garbage, held_as } in found {
+            let Some(number) = self.numbers.get(addr) else { continue };
+            if blocks.at(pool, *addr).is_none_or(|block| block.allocation_id != *number) {
                 continue;
             }
+            purposes.extend(held_as.map(|held_as| (*number, held_as)));
             looked_at_blocks += 1;
             for holder in by {
                 if let Some(holder) = holders.get_mut(usize::from(*holder)) {
@@ -118,6 +118,7 @@ impl Place {
             holders,
             garbage_blocks,
             unknown_blocks,
+            held_as: purposes,
         })
     }
 }

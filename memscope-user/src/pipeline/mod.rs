@@ -454,7 +454,8 @@ impl Pipeline {
                 self.shared.out.event(&Event { id: 0, time_ns, pid: 0, tid: 0, device, stacks, kind }, false, true);
             }
             note @ (Note::LookEnds { .. } | Note::NoLook { .. }) => self.apply_look(time_ns, note),
-            note @ (Note::PoolAsked { .. } | Note::PoolFound { .. } | Note::PoolRead { .. }) => {
+            note
+            @ (Note::PoolAsked { .. } | Note::PoolHeld { .. } | Note::PoolFound { .. } | Note::PoolRead { .. }) => {
                 self.apply_pool(time_ns, note);
             }
             Note::UsageEnded => self.shared.usage = Usage::default(),

@@ -276,6 +276,7 @@ mod tests {
             stacks: Stacks::default(),
             owner: Some(Name::fixed(&"PTA")),
             found: kind.is_multiple_of(3),
+            held_as: None,
         };
         let live =
             Live { block, returned: false, inside: true, noted: false, labels: LabelIds::default(), later_owner: None };

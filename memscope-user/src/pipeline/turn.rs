@@ -12,7 +12,7 @@ use super::usage::Usage;
 use super::wishes::Wishes;
 use crate::analyses::decompose::Classifier;
 use crate::backend::Backend;
-use crate::model::{Alloc, Asked, Block, Device, Event, EventKind, Free, FreeCause, Pool, Stacks, UnknownFree};
+use crate::model::{Alloc, Asked, Block, Device, Event, EventKind, Free, FreeCause, HeldAs, Pool, Stacks, UnknownFree};
 
 /// Most live blocks of all processes; later ones are counted and not reported.
 const MAX_LIVE_BLOCKS: usize = 16 << 20;
@@ -263,14 +263,14 @@ impl<'a> Turn<'a> {
     }
 
     /// A block is found that is older than the trace. No call was made, and nothing is known of the one that made it.
-    pub(super) fn put_found(&mut self, key: Key, new: &NewBlock, totals: Option<PoolTotals>) {
+    pub(super) fn put_found(&mut self, key: Key, new: &NewBlock, totals: Option<PoolTotals>, held_as: Option<HeldAs>) {
         self.home.devices.know(new.device);
         if self.is_full() {
             self.shared.blocks_full += 1;
             return;
         }
         let number = self.home.blocks.next_id();
-        let mut block = Block { found: true, ..self.made_up().block(number, new) };
+        let mut block = Block { found: true, held_as, ..self.made_up().block(number, new) };
         block.owner = self.owner_of(&block, LabelIds::default());
         let (noted, inside) = (!self.home.collection.is_on(), self.home.steps.inside());
         self.put(key, &Live { inside, noted, ..Live::new(block) }, totals, false);
@@ -299,6 +299,7 @@ impl<'a> Turn<'a> {
             stacks,
             owner: None,
             found: false,
+            held_as: None,
         }
     }
 

@@ -269,6 +269,7 @@ fn each(found: &FoundPlaces, (look, pid): (u32, u32), send: impl Fn(&Note)) {
             addr: block.address,
             by: block.by.iter().filter_map(|at| u8::try_from(*at).ok()).collect(),
             garbage: block.is_garbage,
+            held_as: block.held_as,
         };
         let blocks = found.blocks.iter().map(block).collect();
         send(&Note::LookEnds { look, pid, place, holders: found.holders.clone(), blocks });

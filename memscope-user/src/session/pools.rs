@@ -14,8 +14,12 @@ use crate::{
 };
 
 /// As for a look at who holds blocks.
-const BUDGET: BooksBudget =
-    BooksBudget { scan: Duration::from_secs(4), patience: Duration::from_secs(6), pointers: 64 << 20 };
+const BUDGET: BooksBudget = BooksBudget {
+    scan: Duration::from_secs(4),
+    patience: Duration::from_secs(6),
+    search: Duration::from_secs(1),
+    pointers: 64 << 20,
+};
 
 /// Has pools read.
 pub(super) struct PoolReader {
@@ -58,7 +62,8 @@ fn read(pid: u32, notes: &ring::Notes, speaker: &Speaker) {
     match found {
         Ok(Some(Ok(books))) => {
             report(pid, &books, speaker);
-            records.extend(books.devices.into_iter().flat_map(|device| note_record(time_ns, 0, &note(pid, device))));
+            let notes = books.devices.into_iter().flat_map(|device| notes_of(pid, device));
+            records.extend(notes.flat_map(|note| note_record(time_ns, 0, &note)));
         }
         Ok(Some(Err(why @ (NotRead::NoPool | NotRead::OfParent | NotRead::Gone)))) => {
             speaker.debug(format_args!("the pool of process {pid} was not read: {why}"));
@@ -73,10 +78,12 @@ fn read(pid: u32, notes: &ring::Notes, speaker: &Speaker) {
     notes.send(records);
 }
 
-fn note(pid: u32, books: DeviceBooks) -> Note {
-    let DeviceBooks { device, used_bytes, reserved_bytes, segments, blocks } = books;
+/// Purposes come before the blocks that they are of.
+fn notes_of(pid: u32, books: DeviceBooks) -> [Note; 2] {
+    let DeviceBooks { device, used_bytes, reserved_bytes, segments, blocks, held_as } = books;
     let blocks = blocks.into_iter().map(|block| (block.address, block.size_bytes, block.requested_bytes)).collect();
-    Note::PoolFound { pid, device, used_bytes, reserved_bytes, segments, blocks }
+    let held = Note::PoolHeld { pid, device, blocks: held_as };
+    [held, Note::PoolFound { pid, device, used_bytes, reserved_bytes, segments, blocks }]
 }
 
 fn report(pid: u32, books: &Books, speaker: &Speaker) {

@@ -26,6 +26,7 @@ pub(super) fn block(pool: Pool, addr: u64, allocation_id: u64) -> Block {
         stacks: Stacks::default(),
         owner: None,
         found: false,
+        held_as: None,
         allocation_id,
         pool,
         device: Device::Npu(0),

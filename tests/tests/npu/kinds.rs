@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use memscope_tests::harness::rows::{Row, read_csv};
-use memscope_tests::harness::tracer::tracer_path;
-use memscope_tests::torch::bench::Program;
+use memscope_tests::harness::tracer::{Tracer, tracer_path};
+use memscope_tests::torch::bench::{Program, go_on};
 use serde::Deserialize;
 
 use super::version_name;
@@ -77,6 +77,57 @@ fn compare(model: &str, more: &[(&str, &str)]) {
         println!("  {kind}: {sum} bytes, of which {of:?}");
         assert!(sum > 0 && right * 100 >= sum * 95, "{kind}: {right} of {sum} bytes");
     }
+}
+
+/// Attached in the middle: what is found in the pool has the kind that its holders show. Nothing of a known kind has another one's
+/// name, and of these bytes 99 % have one.
+fn compare_found(model: &str, kinds: &[(&str, &str)]) {
+    let program = Program::new(&format!("kinds.py {model} 4 2"));
+    let (mut target, folder) = program.waiting();
+    let options = ["--verbose", "--call-stack=python", "--analysis=decompose", "--events=alloc,free"];
+    let running = Tracer::attach(&[&target]).options(&options).start();
+    running.wait_for_message("read the pool of process", 1);
+    go_on(&folder);
+    assert!(target.wait().success());
+    let run = running.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    let moments = moments(&folder);
+    let moment = moments.iter().find(|moment| moment.mark == "kinds 2 forward").expect("the moment of the attach");
+    let rows = run.rows();
+    let mut matrix = Matrix::new();
+    let is_found = |row: &&Row| row.event == "MALLOC" && row.event_type == "PTA" && row.attr.contains_key("found");
+    for row in rows.all().filter(is_found) {
+        let Some(Some(kind)) = row.ptr.map(|addr| moment.blocks.get(&addr).cloned().flatten()) else { continue };
+        let owner = row.attr.get("owner").cloned().unwrap_or_default();
+        *matrix.entry((kind, owner)).or_default() += row.number("size");
+    }
+    println!("{model}, found at the attach, torch_npu {}", version_name());
+    for (kind, component) in kinds {
+        let of = || matrix.iter().filter(|((of, _), _)| of == kind).map(|((_, owner), bytes)| (owner.as_str(), *bytes));
+        let sum: u64 = of().map(|(_, bytes)| bytes).sum();
+        let wanted = format!("PTA@{component}");
+        let right: u64 = of().filter(|(owner, _)| *owner == wanted).map(|(_, bytes)| bytes).sum();
+        println!("  {kind}: {sum} bytes, of which {:?}", of().collect::<Vec<_>>());
+        assert!(of().all(|(owner, _)| [wanted.as_str(), "PTA"].contains(&owner)), "{kind} has another name");
+        assert!(sum > 0 && right * 100 >= sum * 99, "{kind}: {right} of {sum} bytes");
+    }
+}
+
+#[test]
+fn found_kinds_of_an_mlp() {
+    compare_found("mlp", &[("weight", "weight"), ("gradient", "gradient"), ("optimizer_state", "optimizer_state")]);
+}
+
+#[test]
+fn found_kinds_of_a_transformer() {
+    let kinds = [("weight", "weight"), ("gradient", "gradient"), ("optimizer_state", "optimizer_state")];
+    compare_found("transformer", &kinds);
+}
+
+/// No module and no `Parameter` has them: the optimizer's groups do.
+#[test]
+fn found_factors_are_weights() {
+    compare_found("lora", &[("weight", "weight"), ("factor", "weight"), ("optimizer_state", "optimizer_state")]);
 }
 
 #[test]

@@ -1,11 +1,13 @@
 """A model learns with AdamW, and says of each block of its memory what it is for, at moments when it knows that.
 
-usage: kinds.py mlp|transformer|ema|lora STEPS
+usage: kinds.py mlp|transformer|ema|lora STEPS [ATTACHED]
 
 Into the folder TRUTH goes `kinds.jsonl`: for each moment, which is also a mark `kinds STEP MOMENT` in the trace, the kinds of
 the blocks that are live, by address. What holds parameters and buffers is `weight`, their gradients are `gradient`, the
 optimizer's tensors `optimizer_state`, a batch `input`. What is live besides these after the forward pass, the backward pass has
 yet to use: `activation`. At other moments it is not printed.
+
+With ATTACHED it waits for a tracer in that step, after the forward pass: gradients of the step before are live still.
 
 With `ema` a copy of the MLP follows the mean of its weights, as trainers keep it for evaluation: its parameters are `average`. With `lora` the MLP's
 weights are frozen, and only factors of low rank learn, which are made by hand and added in forward hooks: these are `factor`.
@@ -22,6 +24,7 @@ import truth
 from torch_npu.npu import memory
 
 kind, steps = sys.argv[1], int(sys.argv[2])
+attached = int(sys.argv[3]) if len(sys.argv) > 3 else None
 torch.npu.set_device(0)
 torch.manual_seed(0)
 file = open(os.path.join(os.environ["TRUTH"], "kinds.jsonl"), "w", encoding="ascii")
@@ -102,6 +105,9 @@ for step, (x, y) in enumerate(batches):
     x, y = x.to("npu"), y.to("npu")
     loss = nn.functional.cross_entropy(model(x), y)
     record(f"{step} forward", (x, y), is_after_forward=True)
+    if step == attached:
+        file.flush()
+        truth.wait_for_tracer()
     optimizer.zero_grad()
     loss.backward()
     record(f"{step} backward", (x, y))

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::clamped;
 use super::classify::{Classifier, LabelId};
+use super::held::{Evidence, Parts};
 use super::lives::{Back, Live};
 use super::timeline::Timeline;
 use super::{Decomposition, OwnerNode, OwnerPart, Source};
@@ -22,6 +23,8 @@ pub(super) struct Account {
     timeline: Timeline,
     /// Blocks held when the process's memory was taken from it.
     held: BTreeMap<Name, u128>,
+    /// What holders and rules say of blocks.
+    evidence: Parts,
 }
 
 /// The moment of the most live bytes.
@@ -56,6 +59,7 @@ impl Account {
             sums: BTreeMap::new(),
             timeline: Timeline::new(start_ns),
             held: BTreeMap::new(),
+            evidence: Parts::default(),
         }
     }
 
@@ -99,7 +103,16 @@ impl Account {
     }
 
     /// A block has ended under its final name, or was held to the end.
-    pub(super) fn end(&mut self, live: &Live, (label, component): (LabelId, Name), time_ns: u64, gave_back: bool) {
+    pub(super) fn end(
+        &mut self,
+        live: &Live,
+        (label, component, evidence): (LabelId, Name, Option<Evidence>),
+        time_ns: u64,
+        gave_back: bool,
+    ) {
+        if let Some(evidence) = evidence {
+            self.evidence.add(evidence, live.size_bytes);
+        }
         let bytes = u128::from(live.size_bytes);
         let sum = self.sums.entry(label).or_default();
         sum.blocks += 1;
@@ -124,7 +137,10 @@ impl Account {
 
     /// Undoes [`Self::end`] of a block that the program had not given back.
     pub(super) fn take_back(&mut self, live: &Live, component: Name, back: &Back) {
-        let Back { label, time_ns, moment } = *back;
+        let Back { label, evidence, time_ns, moment } = *back;
+        if let Some(evidence) = evidence {
+            self.evidence.remove(evidence, live.size_bytes);
+        }
         let bytes = u128::from(live.size_bytes);
         if let Some(sum) = self.sums.get_mut(&label) {
             sum.blocks -= 1;
@@ -146,7 +162,7 @@ impl Account {
 
     /// The account as a finding. All blocks have ended; process, device and confidence are left to fill in.
     pub(super) fn close(self, pool: Pool, end_ns: u64, names: &Classifier) -> Decomposition {
-        let Self { start_ns, reported_bytes, peak, sums, timeline, .. } = self;
+        let Self { start_ns, reported_bytes, peak, sums, timeline, evidence, .. } = self;
         let end_ns = end_ns.max(start_ns);
         let duration_ns = u128::from(end_ns - start_ns).max(1);
         let parts = sums.iter().filter(|(_, sum)| sum.blocks > 0).map(|(label, sum)| {
@@ -188,6 +204,7 @@ impl Account {
             end_untracked_bytes: reported_bytes.saturating_sub(end_bytes),
             mean_bytes: clamped(all_byte_ns / duration_ns),
             peak_by_source: Source::ALL.map(|source| by(source).fold(0, u64::saturating_add)),
+            held: evidence.close(),
             tree: tree(&parts, pool),
             parts,
             timeline: timeline.close(end_ns),

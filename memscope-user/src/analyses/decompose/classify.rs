@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use super::Source;
+use super::held;
 use super::pattern::{Pattern, glob, is_qualified, native_frame, native_module, python_frame};
 use super::rules::{Life, Patterns, Phase, Rule, RuleSet};
 use crate::hash::HashMap;
-use crate::model::{Block, Module, Name, Pool, PoolLevel, Stack, StackEnd, Stacks, Text, module_name};
+use crate::model::{Block, HeldAs, Module, Name, Pool, PoolLevel, Stack, StackEnd, Stacks, Text, module_name};
 
 /// Most names; further ones become [`OTHER`].
 const MAX_LABELS: usize = 1024;
@@ -47,6 +48,7 @@ struct Key {
     module_id: Option<Module>,
     given: Option<Name>,
     found: bool,
+    held_as: Option<HeldAs>,
 }
 
 /// Names blocks by rules.
@@ -113,8 +115,8 @@ impl Classifier {
 
     /// The label of a block at its allocation.
     pub(super) fn label(&mut self, block: &Block) -> LabelId {
-        let Block { stacks, pool, module_id, owner: given, found, .. } = *block;
-        let key = Key { stacks, pool, module_id, given, found };
+        let Block { stacks, pool, module_id, owner: given, found, held_as, .. } = *block;
+        let key = Key { stacks, pool, module_id, given, found, held_as };
         if let Some(known) = self.blocks.get(&key) {
             return *known;
         }
@@ -145,6 +147,25 @@ impl Classifier {
         let owner = if was.given { was.owner } else { owner(pool, module_id, &rule.owner) };
         let (component, name, trained) = (rule.component, rule.name, rule.trained == Some(true));
         (self.number(Label { owner, component, rule: name, source: Source::Lifetime, ..was }), trained)
+    }
+
+    /// The label of a block with this purpose by its holders; unchanged where the rules' word counts more.
+    /// `trains`: an optimizer has stepped.
+    pub(super) fn held(
+        &mut self,
+        label: LabelId,
+        pool: Pool,
+        module_id: Option<Module>,
+        (held, trains): (HeldAs, bool),
+    ) -> LabelId {
+        let was = self.get(label);
+        // A label comes from a source that knew more.
+        if was.source == Source::Label || !held::counts_more(held, was.component, trains) {
+            return label;
+        }
+        let component = held.component();
+        let owner = if was.given { was.owner } else { owner(pool, module_id, component.as_str()) };
+        self.number(Label { owner, component, rule: held::rule(held), source: Source::Holder, ..was })
     }
 
     /// The phase of the program that a stack shows.
@@ -187,6 +208,9 @@ impl Classifier {
         let found = rules.rules.iter().find(|rule| self.fits(rule, key));
         let (component, rule, labels, source) = match found {
             Some(rule) => (rule.component, rule.name, &*rule.owner, source_of(rule)),
+            None if let Some(held) = key.held_as => {
+                (held.component(), held::rule(held), held.component().as_str(), Source::Holder)
+            }
             None if key.found => (UNKNOWN, Name::fixed(&"before-the-attach"), "", Source::Nothing),
             None => (UNKNOWN, why_unknown(key.stacks), "", Source::Nothing),
         };

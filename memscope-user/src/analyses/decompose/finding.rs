@@ -22,13 +22,16 @@ pub enum Source {
     Lifetime,
     /// A label in the dump.
     Label,
+    /// What holds it.
+    Holder,
     /// It is not known.
     Nothing,
 }
 
 impl Source {
     /// All of them, in order.
-    pub const ALL: [Self; 6] = [Self::Pool, Self::Module, Self::Stack, Self::Lifetime, Self::Label, Self::Nothing];
+    pub const ALL: [Self; 7] =
+        [Self::Pool, Self::Module, Self::Stack, Self::Lifetime, Self::Label, Self::Holder, Self::Nothing];
 }
 
 /// Blocks that one rule has named.
@@ -54,6 +57,21 @@ pub struct OwnerPart {
     pub mean_bytes: u64,
     /// Blocks ever allocated.
     pub blocks: u64,
+}
+
+/// Blocks of which holders and rules say the same.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct HeldPart {
+    /// The component by their holders.
+    pub held_as: Name,
+    /// The component by rules; `unknown` of blocks that were found at the attach.
+    pub by_rule: Name,
+    /// The one that counts.
+    pub taken: Name,
+    /// Blocks, live or ended.
+    pub blocks: u64,
+    /// Their bytes.
+    pub size_bytes: u64,
 }
 
 /// A label of the owners, with the labels below it.
@@ -121,10 +139,12 @@ pub struct Decomposition {
     /// Live bytes on average; its parts are rounded down each.
     pub mean_bytes: u64,
     /// Live bytes at the peak by evidence, in the order of [`Source::ALL`].
-    pub peak_by_source: [u64; 6],
+    pub peak_by_source: [u64; 7],
     /// What each rule has named, largest at the peak first.
     pub parts: Vec<OwnerPart>,
-    /// The same by the labels of owners.
+    /// Blocks with a holder that shows their purpose, most bytes first: what holders and rules say.
+    pub held: Vec<HeldPart>,
+    /// `parts` by the labels of owners.
     pub tree: Vec<OwnerNode>,
     /// The same over time.
     pub timeline: OwnerTimeline,

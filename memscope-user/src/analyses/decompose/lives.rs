@@ -7,12 +7,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::classify::{Classifier, Label, LabelId};
+use super::held::Evidence;
 use super::phases::{Phase, Phases};
 use super::rules::{Counts, Ended, Life, RuleSet};
 use super::trained::Trained;
 use crate::analyses::per_device::PerDevice;
 use crate::hash::HashMap;
-use crate::model::{Alloc, Block, Device, Event, EventKind, Free, FreeCause, Module, Name, Pool};
+use crate::model::{
+    Alloc, Block, Device, Event, EventKind, Free, FreeCause, HeldAs, Looked, Module, Name, PlaceLook, Pool,
+};
 
 /// Ended blocks of a device that are remembered, in case their free failed.
 const MAX_ENDED: usize = 1024;
@@ -26,6 +29,8 @@ pub(in crate::analyses) struct Live {
     module_id: Option<Module>,
     /// It has a stack.
     stack: bool,
+    /// Its purpose, if a look at its holders has shown it.
+    held_as: Option<HeldAs>,
     born: Counts,
     pub(in crate::analyses) size_bytes: u64,
     pub(in crate::analyses) time_ns: u64,
@@ -47,6 +52,7 @@ pub(in crate::analyses) struct Came {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::analyses) struct Back {
     pub(super) label: LabelId,
+    pub(super) evidence: Option<Evidence>,
     pub(super) time_ns: u64,
     pub(in crate::analyses) moment: u64,
 }
@@ -58,6 +64,8 @@ pub(in crate::analyses) struct Went {
     pub(in crate::analyses) live: Live,
     /// Its final label.
     pub(super) label: LabelId,
+    /// What holders and rules say, if holders say something.
+    pub(super) evidence: Option<Evidence>,
 }
 
 /// The live blocks of an ended process on a device.
@@ -133,10 +141,29 @@ impl Lives {
         self.moments
     }
 
-    /// A marked step has ended.
-    pub(in crate::analyses) fn step(&mut self, event: &Event) {
-        if matches!(event.kind, EventKind::StepEnd { .. }) {
-            self.devices.at(event.pid, event.device).phases.counts.step += 1;
+    /// A marked step has ended, or holders were looked at. Other events are nothing to it.
+    pub(in crate::analyses) fn note(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::StepEnd { .. } => self.devices.at(event.pid, event.device).phases.counts.step += 1,
+            EventKind::Looked(look) => {
+                if let Looked::Place(place) = &look.outcome {
+                    self.looked(event, place);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Driver blocks begin where pools' blocks do: their holders are those blocks'.
+    fn looked(&mut self, event: &Event, place: &PlaceLook) {
+        if place.block.pool.is_driver() {
+            return;
+        }
+        let on = self.devices.at(event.pid, place.block.device);
+        for (number, held_as) in &place.held_as {
+            if let Some(live) = on.live.get_mut(number) {
+                live.held_as = Some(*held_as);
+            }
         }
     }
 
@@ -158,6 +185,7 @@ impl Lives {
                 pool: block.pool,
                 module_id: block.module_id,
                 stack: !block.stacks.is_empty(),
+                held_as: block.held_as,
                 born: on.phases.counts,
                 size_bytes: block.size_bytes,
                 time_ns: event.time_ns,
@@ -183,14 +211,18 @@ impl Lives {
             known.label = self.names.label(&Block { owner: free.owner, ..free.block });
         }
         on.trained.change(self.names.get(live.label).component, live.size_bytes, false);
-        let label = end_of(&mut self.names, &known, (on.phases.counts, &mut on.trained), cause, phase);
+        let (label, evidence) = end_of(&mut self.names, &known, (on.phases.counts, &mut on.trained), cause, phase);
         if cause == FreeCause::Program {
             if on.ended.len() >= MAX_ENDED {
                 on.ended.pop_front();
             }
-            on.ended.push_back((allocation_id, live, Back { label, time_ns: event.time_ns, moment: self.moments }));
+            on.ended.push_back((
+                allocation_id,
+                live,
+                Back { label, evidence, time_ns: event.time_ns, moment: self.moments },
+            ));
         }
-        Some(Went { allocation_id, live, label })
+        Some(Went { allocation_id, live, label, evidence })
     }
 
     /// The process has ended, or the trace has: its live blocks, by device.
@@ -201,8 +233,8 @@ impl Lives {
             let mut live: Vec<(u64, Live)> = live.into_iter().collect();
             live.sort_unstable_by_key(|(_, live)| live.moment);
             let went = |(allocation_id, live): (u64, Live)| {
-                let label = end_of(names, &live, (counts, &mut trained), FreeCause::TraceEnd, None);
-                Went { allocation_id, live, label }
+                let (label, evidence) = end_of(names, &live, (counts, &mut trained), FreeCause::TraceEnd, None);
+                Went { allocation_id, live, label, evidence }
             };
             let blocks = live.into_iter().map(went).collect();
             let steps = if counts.step > 0 { counts.step } else { counts.optimizer_end };
@@ -224,10 +256,10 @@ fn end_of(
     (now, trained): (Counts, &mut Trained),
     cause: FreeCause,
     freed_in: Option<Phase>,
-) -> LabelId {
+) -> (LabelId, Option<Evidence>) {
     // How it came to be what it is was not seen.
     if block.is_older() {
-        return block.label;
+        return (block.label, block.held_as.map(Evidence::found));
     }
     // Marked steps count where there are any. Before the end of the first one, a block was in none.
     let in_steps =
@@ -242,7 +274,10 @@ fn end_of(
     if by_training {
         trained.find(block.size_bytes);
     }
-    label
+    let Some(held_as) = block.held_as else { return (label, None) };
+    let by_rule = names.get(label).component;
+    let label = names.held(label, block.pool, block.module_id, (held_as, now.optimizer_end > 0));
+    (label, Some(Evidence { held_as, by_rule, taken: names.get(label).component }))
 }
 
 impl Live {

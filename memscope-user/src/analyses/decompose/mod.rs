@@ -11,6 +11,7 @@
 mod account;
 mod classify;
 mod finding;
+mod held;
 mod lives;
 mod pattern;
 mod phases;
@@ -22,7 +23,7 @@ mod text;
 mod timeline;
 mod trained;
 
-pub use self::finding::{Decomposition, OwnerNode, OwnerPart, OwnerSample, OwnerTimeline, Source};
+pub use self::finding::{Decomposition, HeldPart, OwnerNode, OwnerPart, OwnerSample, OwnerTimeline, Source};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{
@@ -33,8 +34,8 @@ use std::sync::{
 use self::account::Account;
 pub use self::classify::Classifier;
 
-use self::classify::LabelId;
 pub(crate) use self::classify::owner;
+use self::classify::{LabelId, UNKNOWN};
 pub(in crate::analyses) use self::lives::{Came, Lives, Went};
 pub(in crate::analyses) use self::phases::{Phase, Phases};
 pub use self::rules::{BUILTIN, RuleSet};
@@ -92,7 +93,7 @@ impl Analysis for DecomposeAnalysis {
         match &event.kind {
             EventKind::Alloc(alloc) => self.alloc(event, alloc),
             EventKind::Free(free) => self.free(event, free),
-            EventKind::StepEnd { .. } => self.lives.step(event),
+            EventKind::StepEnd { .. } | EventKind::Looked(_) => self.lives.note(event),
             EventKind::ProcessStart(ProcessStart { attached: true, .. }) => drop(self.attached.insert(event.pid)),
             EventKind::ProcessEnd => self.conclude(event.pid, event.time_ns),
             _ => {}
@@ -169,10 +170,10 @@ impl DecomposeAnalysis {
 
     fn free(&mut self, event: &Event, free: &Free) {
         let reported_bytes = self.reported_bytes(free.used_bytes);
-        let Some(Went { allocation_id, live, label }) = self.lives.went(event, free) else { return };
+        let Some(Went { allocation_id, live, label, evidence }) = self.lives.went(event, free) else { return };
         let Some(account) = self.pools.at(event.pid, free.block.device).get_mut(&live.pool) else { return };
         let gave_back = free.cause.gave_back();
-        account.end(&live, (label, self.lives.get(label).component), event.time_ns, gave_back);
+        account.end(&live, (label, self.lives.get(label).component, evidence), event.time_ns, gave_back);
         account.reported(reported_bytes, gave_back);
         self.report(event.pid, allocation_id, label);
     }
@@ -182,9 +183,9 @@ impl DecomposeAnalysis {
         for left in self.lives.left(pid) {
             let (device, steps) = (left.device, left.steps);
             let mut pools = std::mem::take(self.pools.at(pid, device));
-            for Went { allocation_id, live, label } in left.blocks {
+            for Went { allocation_id, live, label, evidence } in left.blocks {
                 let Some(account) = pools.get_mut(&live.pool) else { continue };
-                account.end(&live, (label, self.lives.get(label).component), time_ns, false);
+                account.end(&live, (label, self.lives.get(label).component, evidence), time_ns, false);
                 self.report(pid, allocation_id, label);
             }
             let found = pools.into_iter().map(|(pool, account)| {

@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
-use super::{OwnerNode, OwnerPart, Source};
+use super::{HeldPart, OwnerNode, OwnerPart, Source};
 use crate::analyses::script::{Script, run};
 use crate::analyses::select::{Condition, Test};
 use crate::backend::ascend::pools;
-use crate::model::{Device, EventKind, FreeCause, Name, Stack, StackEnd};
+use crate::model::{Device, EventKind, FreeCause, HeldAs, Name, Stack, StackEnd};
 
 const NPU0: Device = Device::Npu(0);
 const MIB: u64 = 1 << 20;
@@ -336,7 +336,7 @@ fn training_is_decomposed() {
     assert_eq!(found.peak_bytes, (100 + 10 + 5 + 50 + 200 + 7) * MIB);
     assert_eq!(found.end_bytes, (100 + 50 + 200 + 7) * MIB);
     let at_peak = |source: Source| found.peak_by_source[source as usize] / MIB;
-    assert_eq!(Source::ALL.map(at_peak), [0, 0, 100 + 10 + 5 + 200, 50 + 7, 0, 0]);
+    assert_eq!(Source::ALL.map(at_peak), [0, 0, 100 + 10 + 5 + 200, 50 + 7, 0, 0, 0]);
     let node = &found.tree[0];
     let children: Vec<_> =
         node.children.iter().map(|node| (node.label.as_str(), node.peak_bytes / MIB, node.end_bytes / MIB)).collect();
@@ -507,6 +507,98 @@ fn found_blocks_are_of_before_the_attach() {
     assert_eq!((found.end_bytes, found.end_untracked_bytes), (600, 0));
     let parts: Vec<(u64, u64)> = found.parts.iter().map(|part| (part.peak_bytes, part.end_bytes)).collect();
     assert_eq!(parts, [(1000, 600), (110, 0)]);
+}
+
+/// A found block has the purpose that its holders show. By hand: of 1000 bytes 400 are a weight and 100 a state.
+#[test]
+fn found_blocks_by_their_holders() {
+    let mut script = Script::new(1, NPU0);
+    script.older_held(pools::PTA, 0x1000, 400, HeldAs::Weight).older_held(
+        pools::PTA,
+        0x2000,
+        100,
+        HeldAs::OptimizerState,
+    );
+    script.older(pools::PTA, 0x3000, 500).step(1).step(2).step(3).free(pools::PTA, 0x2000);
+    let found = one(&script);
+    assert_eq!(
+        named(&found),
+        [
+            ("PTA", "before-the-attach", 1),
+            ("PTA@optimizer_state", "held-by-an-optimizer", 1),
+            ("PTA@weight", "held-by-a-module", 1)
+        ]
+    );
+    assert_eq!((found.peak_bytes, found.peak_by_source), (1000, [0, 0, 0, 0, 0, 500, 500]));
+    let held = |held_as: HeldAs, size_bytes| HeldPart {
+        held_as: held_as.component(),
+        by_rule: UNKNOWN,
+        taken: held_as.component(),
+        blocks: 1,
+        size_bytes,
+    };
+    assert_eq!(found.held, [held(HeldAs::Weight, 400), held(HeldAs::OptimizerState, 100)]);
+}
+
+/// Holders name what rules do not know, and correct what they know by the place alone. That autograd has saved a block does not make a
+/// weight an activation; a driver's block has the holder of another's address.
+#[test]
+fn holders_beside_rules() {
+    let mut script = Script::new(1, NPU0);
+    script.stacks(&frames(&MODULE_TO), &[]);
+    script.alloc(pools::PTA, 0x1000, 10).alloc(pools::PTA, 0x2000, 20).alloc(pools::PTA, 0x3000, 40);
+    script.stacks(&[TRAIN], &[]).alloc(pools::PTA, 0x4000, 80).alloc(pools::PTA, 0x5000, 160).alloc(
+        pools::HAL,
+        0x5000,
+        320,
+    );
+    script.looked(
+        pools::PTA,
+        &[
+            (0x1000, HeldAs::Weight),
+            (0x2000, HeldAs::Activation),
+            (0x3000, HeldAs::OptimizerState),
+            (0x4000, HeldAs::KvCache),
+        ],
+    );
+    script.looked(pools::HAL, &[(0x5000, HeldAs::Weight)]).free(pools::PTA, 0x4000);
+    let all = found(&script, RuleSet::builtin());
+    let found = all.iter().find(|found| found.pool == pools::PTA).expect("a pool");
+    assert_eq!(
+        named(found),
+        [
+            ("PTA", "no-rule", 1),
+            ("PTA@kv_cache", "held-by-a-cache", 1),
+            ("PTA@optimizer_state", "held-by-an-optimizer", 1),
+            ("PTA@weight", "module-load", 2),
+        ]
+    );
+    let part = |part: &HeldPart| {
+        (part.held_as.as_str(), part.by_rule.as_str(), part.taken.as_str(), part.blocks, part.size_bytes)
+    };
+    let parts: Vec<_> = found.held.iter().map(part).collect();
+    assert_eq!(
+        parts,
+        [
+            ("kv_cache", "unknown", "kv_cache", 1, 80),
+            ("optimizer_state", "weight", "optimizer_state", 1, 40),
+            ("activation", "weight", "weight", 1, 20),
+            ("weight", "weight", "weight", 1, 10),
+        ]
+    );
+    let driver = all.iter().find(|found| found.pool == pools::HAL).expect("the driver");
+    assert!(driver.held.is_empty() && driver.peak_by_source[Source::Holder as usize] == 0);
+}
+
+/// A free that did not happen takes what was counted back.
+#[test]
+fn holders_of_a_block_whose_free_failed() {
+    let mut script = Script::new(1, NPU0);
+    script.alloc(pools::PTA, 0x1000, 10).looked(pools::PTA, &[(0x1000, HeldAs::Weight)]);
+    script.free(pools::PTA, 0x1000).restore(pools::PTA, 0x1000);
+    let found = one(&script);
+    let parts: Vec<_> = found.held.iter().map(|part| (part.taken.as_str(), part.blocks, part.size_bytes)).collect();
+    assert_eq!((parts, found.end_bytes), (vec![("weight", 1, 10)], 10));
 }
 
 /// A cut stack may lack the deciding frame.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Decomposition, OwnerNode, OwnerPart, OwnerTimeline, Source};
+use super::{Decomposition, HeldPart, OwnerNode, OwnerPart, OwnerTimeline, Source};
 use crate::model::Confidence;
 use crate::text::DeviceName;
 use crate::text::clock::Clock;
@@ -49,6 +49,7 @@ pub(super) fn write(found: &Decomposition, clock: Clock, out: &mut dyn Write) ->
         writeln!(out, "  … and {more} more (see --json)")?;
     }
     write_sources(found, out)?;
+    write_held(&found.held, out)?;
     write_timeline(&found.timeline, clock, out)?;
     if found.confidence == Confidence::Doubtful {
         writeln!(out, "  Doubtful: events or labels were lost, so blocks, steps and owners may be wrong.")?;
@@ -88,6 +89,22 @@ fn write_sources(found: &Decomposition, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+/// Where holders and rules disagree.
+fn write_held(held: &[HeldPart], out: &mut dyn Write) -> io::Result<()> {
+    let looked_at: u64 = held.iter().map(|part| part.blocks).sum();
+    if looked_at == 0 {
+        return Ok(());
+    }
+    let others: Vec<&HeldPart> = held.iter().filter(|part| part.held_as != part.by_rule).collect();
+    let agreed = looked_at - others.iter().map(|part| part.blocks).sum::<u64>();
+    writeln!(out, "  Holders show the purpose of {}; rules agree on {agreed}.", counted(looked_at, "block"))?;
+    for HeldPart { held_as, by_rule, taken, blocks, size_bytes } in others {
+        let size = rounded((*size_bytes).into());
+        writeln!(out, "  {size:>12}  {blocks:>8}  {held_as} by holder, {by_rule} by rule; taken: {taken}")?;
+    }
+    Ok(())
+}
+
 const fn source_text(source: Source) -> &'static str {
     match source {
         Source::Pool => "pool",
@@ -95,6 +112,7 @@ const fn source_text(source: Source) -> &'static str {
         Source::Stack => "stack",
         Source::Lifetime => "lifetime",
         Source::Label => "label",
+        Source::Holder => "holder",
         Source::Nothing => "nothing",
     }
 }

@@ -143,7 +143,7 @@ impl Analysis for FragmentationAnalysis {
             EventKind::ProcessStart(ProcessStart { attached, .. }) => {
                 self.processes.entry(event.pid).or_default().attached = *attached;
             }
-            EventKind::StepEnd { .. } => self.lives.step(event),
+            EventKind::StepEnd { .. } | EventKind::Looked(_) => self.lives.note(event),
             EventKind::ProcessEnd => self.conclude(event.pid, event.time_ns),
             _ => {}
         }

@@ -57,7 +57,7 @@ pub(crate) type PlaceKey = (Device, Pool, Stacks, Option<u64>);
 
 impl HeldPlace {
     pub(super) fn of(place: &PlaceLook) -> Self {
-        let PlaceLook { block, live, looked_at_blocks, holders, garbage_blocks, unknown_blocks } = place.clone();
+        let PlaceLook { block, live, looked_at_blocks, holders, garbage_blocks, unknown_blocks, .. } = place.clone();
         let (pool, each_bytes, stacks) = (block.pool, block.size_of_place(), block.stacks);
         Self { pool, each_bytes, stacks, live, looked_at_blocks, holders, garbage_blocks, unknown_blocks }
     }

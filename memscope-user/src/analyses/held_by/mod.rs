@@ -145,7 +145,15 @@ mod tests {
         let live = LiveSum { blocks: 9, size_bytes: 900 };
         let (garbage_blocks, unknown_blocks) = (0, 0);
         let holders = paths.iter().map(path).collect();
-        let place = PlaceLook { block, live, looked_at_blocks: 5, holders, garbage_blocks, unknown_blocks };
+        let place = PlaceLook {
+            block,
+            live,
+            looked_at_blocks: 5,
+            holders,
+            garbage_blocks,
+            unknown_blocks,
+            held_as: Vec::new(),
+        };
         EventKind::Looked(Arc::new(Look { number, at, outcome: Looked::Place(Box::new(place)) }))
     }
 

@@ -136,8 +136,8 @@ impl Analysis for OomAnalysis {
                 names.for_each(|names| names.went((event.pid, free.block.device), &went, &self.lives));
                 self.lives.owner(&went.live)
             }),
-            EventKind::StepEnd { .. } => {
-                self.lives.step(event);
+            EventKind::StepEnd { .. } | EventKind::Looked(_) => {
+                self.lives.note(event);
                 None
             }
             _ => None,

@@ -84,8 +84,9 @@ impl Analysis for PeaksAnalysis {
             EventKind::StepStart { .. } => drop(self.steps.mark(event.pid)),
             EventKind::StepEnd { .. } => {
                 self.steps.mark(event.pid);
-                self.lives.step(event);
+                self.lives.note(event);
             }
+            EventKind::Looked(_) => self.lives.note(event),
             EventKind::ProcessStart(ProcessStart { attached: true, .. }) => drop(self.attached.insert(event.pid)),
             EventKind::ProcessEnd => {
                 self.conclude(event.pid);

@@ -1,7 +1,7 @@
 //! The name of a path's step, given the object below it. A step without a name is a wrong one: such a path is rejected.
 
 use super::{
-    Graph, Kind, Node, Root, Step,
+    Graph, Kind, Node, Root, Step, purpose,
     rules::{self, is_items},
 };
 use crate::holders::{
@@ -74,7 +74,8 @@ impl Graph<'_> {
             }
         }
         through.reverse();
-        Some(Trail { segments, through }.tidy())
+        let held_as = purpose::of(steps, &segments);
+        Some(Trail { segments, through, held_as }.tidy())
     }
 
     fn field_edge(&self, object: u64, ty: &Type, step: &Step, steps: &[Step], at: usize) -> Option<Edge> {

@@ -8,6 +8,7 @@ mod cost;
 mod edges;
 mod garbage;
 mod nodes;
+mod purpose;
 mod roots;
 mod rules;
 mod search;

@@ -82,6 +82,8 @@ pub(in crate::holders) struct Type {
     pub(in crate::holders) is_weak: bool,
     /// What points at nothing.
     pub(in crate::holders) is_scalar: bool,
+    /// It is an `Optimizer`, or made of one.
+    pub(in crate::holders) is_optimizer: bool,
 }
 
 impl Type {
@@ -191,6 +193,7 @@ impl Python<'_> {
             fields: Vec::new(),
             is_weak: false,
             is_scalar: false,
+            is_optimizer: false,
         };
         self.read_bases(&mut found);
         Some(found)
@@ -217,6 +220,7 @@ impl Python<'_> {
             let name = self.memory.text(words[of_type::NAME], MAX_NAME).unwrap_or_default();
             let last = name.rsplit('.').next().unwrap_or_default();
             ty.is_weak |= name.starts_with("weak") || name.ends_with("weakref") || last == "ReferenceType";
+            ty.is_optimizer |= last == "Optimizer";
             ty.is_scalar |= matches!(
                 name.as_str(),
                 "int" | "str" | "bytes" | "float" | "complex" | "bytearray" | "code" | "numpy.generic"

@@ -3,6 +3,7 @@
 use super::*;
 use crate::backend::ascend::pools;
 use crate::capture::note_record;
+use crate::model::HeldAs;
 
 const MALLOC: (u8, u8) = (0, 0);
 const FREE: (u8, u8) = (0, 1);
@@ -68,6 +69,44 @@ fn found_blocks_end_as_others_do() {
     assert_eq!((block.requested_bytes, total_bytes, block.found), (Some(500), Some(RESERVED), true));
     assert!(!restored && !promoted && block.stacks.is_empty() && block.pool == pools::PTA);
     assert!(all.iter().any(|event| matches!(event.kind, EventKind::Free(Free { block: of, .. }) if of == block)));
+}
+
+/// A purpose goes to the block that is found at its address on its device, and to no other.
+#[test]
+fn purposes_of_found_blocks() {
+    let held = |device, blocks: &[(u64, HeldAs)]| {
+        note_record(4, 0, &Note::PoolHeld { pid: 7, device, blocks: blocks.to_vec() })
+    };
+    let records = [
+        start(1),
+        asked(2),
+        malloc(3, 0x3000, 600),
+        held(1, &[(0x1000, HeldAs::Weight), (0x3000, HeldAs::Gradient), (0x4000, HeldAs::Gradient)]),
+        held(0, &[(0x2000, HeldAs::Weight)]),
+        found(4, &[(0x1000, 8192)], &[(0x1000, 512), (0x2000, 512), (0x3000, 512)]),
+    ];
+    let blocks: Vec<(u64, Pool, Option<HeldAs>)> = events(&records)
+        .iter()
+        .filter_map(|event| match event.kind {
+            EventKind::Alloc(Alloc { block, .. }) => Some((block.addr, block.pool, block.held_as)),
+            _ => None,
+        })
+        .collect();
+    let expected = [
+        (0x3000, pools::PTA, None),
+        (0x1000, pools::HAL, None),
+        (0x1000, pools::PTA, Some(HeldAs::Weight)),
+        (0x2000, pools::PTA, None),
+    ];
+    assert_eq!(blocks, expected);
+    // Many purposes are several records, and each is there.
+    let many: Vec<(u64, HeldAs)> = (1..=5000).map(|at| (at << 20, HeldAs::OptimizerState)).collect();
+    let blocks: Vec<(u64, u64)> = many.iter().map(|(addr, _)| (*addr, 512)).collect();
+    let held = held(1, &many);
+    assert!(held.len() > 2 << 16);
+    let all = events(&[start(1), asked(2), held, found(4, &[], &blocks)]);
+    let of = |event: &&Event| matches!(event.kind, EventKind::Alloc(Alloc { block, .. }) if block.held_as == Some(HeldAs::OptimizerState));
+    assert_eq!(all.iter().filter(of).count(), 5000);
 }
 
 /// Whatever the order of the call and the reading: the call decides. The figures are those of the pool's last report.

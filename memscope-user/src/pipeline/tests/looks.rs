@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::capture::{LookBlock, LookMoment, LookPlace};
+use crate::model::HeldAs;
 
 /// The order of events holds records back for this long.
 const LATER_NS: u64 = 20_000_000;
@@ -13,8 +14,12 @@ fn begins(look: u32, addresses: &[u64]) -> Note {
 }
 
 fn ends(look: u32, place: u32, blocks: &[(u64, &[u8], bool)]) -> Note {
-    let block =
-        |(addr, by, garbage): &(u64, &[u8], bool)| LookBlock { addr: *addr, by: by.to_vec(), garbage: *garbage };
+    let block = |(addr, by, garbage): &(u64, &[u8], bool)| LookBlock {
+        addr: *addr,
+        by: by.to_vec(),
+        garbage: *garbage,
+        held_as: None,
+    };
     let holders = vec![("m.b".to_owned(), false), ("m.a[*]".to_owned(), true), ("m.nothing".to_owned(), true)];
     Note::LookEnds { look, pid: 7, place, holders, blocks: blocks.iter().map(block).collect() }
 }
@@ -47,6 +52,40 @@ fn what_is_read_is_of_the_same_blocks() {
             "20000003 0 - not looked 0 End: it ended",
         ],
     );
+}
+
+/// Purposes are those of blocks that are live still, by their numbers.
+#[test]
+fn purposes_of_live_blocks() {
+    let found = |addr, held_as| LookBlock { addr, by: vec![0], garbage: false, held_as };
+    let blocks = vec![found(0x1000, Some(HeldAs::Gradient)), found(0x2000, Some(HeldAs::Weight)), found(0x3000, None)];
+    let records = [
+        main(1).alloc(0x1000, 512, device(0)),
+        main(2).alloc(0x2000, 512, device(0)),
+        main(3).alloc(0x3000, 512, device(0)),
+        at(4, 0, 0).note(&Note::Watermark { mono_ns: LATER_NS - 1 }),
+        at(5, 0, 0).note(&begins(3, &[0x1000, 0x2000, 0x3000])),
+        main(LATER_NS).free(0x2000),
+        main(LATER_NS + 1).alloc(0x2000, 512, device(0)),
+        at(LATER_NS + 2, 0, 0).note(&Note::LookEnds {
+            look: 3,
+            pid: 7,
+            place: 0,
+            holders: vec![("m.a".to_owned(), true)],
+            blocks,
+        }),
+    ];
+    let purposes: Vec<Vec<(u64, HeldAs)>> = events(&records)
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::Looked(look) => match &look.outcome {
+                Looked::Place(place) => Some(place.held_as.clone()),
+                Looked::NotLooked(_) => None,
+            },
+            _ => None,
+        })
+        .collect();
+    assert_eq!(purposes, [vec![(1, HeldAs::Gradient)]]);
 }
 
 /// A look at blocks that are not live yet, one that never began, and a place that it does not have: nothing is reported.
