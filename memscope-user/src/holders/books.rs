@@ -24,8 +24,8 @@ use crate::model::HeldAs;
 const MAX_BLOCKS: usize = 1 << 20;
 /// Passes over the memory: what came while one went on is missing from it, and the sums say so.
 const MAX_PASSES: u32 = 3;
-/// Paths of a block: what an optimizer trains may be held by a list and a closure, too, and these come first.
-const PATHS: usize = 6;
+/// Paths of a block: further ones are less sure, and may show another purpose.
+const PATHS: usize = 3;
 /// Threads of a pass: the program goes on meanwhile, maybe on few cores.
 const THREADS: usize = 1;
 

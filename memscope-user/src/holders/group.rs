@@ -21,9 +21,11 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Its purpose, if a sure way shows it.
+    /// Its purpose, if a sure way shows it: the first one that does. That autograd has saved it counts only if no way shows more.
     pub(super) fn held_as(&self) -> Option<HeldAs> {
-        self.paths.iter().filter(|way| way.is_sure).filter_map(|way| way.trail.held_as).max()
+        let mut shown = self.paths.iter().filter(|way| way.is_sure).filter_map(|way| way.trail.held_as);
+        let first = shown.next()?;
+        Some(if first == HeldAs::Activation { shown.find(|held| *held != first).unwrap_or(first) } else { first })
     }
 }
 
@@ -176,6 +178,23 @@ mod tests {
         let text =
             |group: &Group| group.held_by.iter().map(|holder| holder.path.clone()).collect::<Vec<_>>().join(" and ");
         groups.iter().map(|group| (text(group), group.sum.blocks, group.sum.size_bytes)).collect()
+    }
+
+    /// The first way with a purpose counts; one by autograd only if there is no other.
+    #[test]
+    fn purposes_of_a_block() {
+        let with = |held_as: &[(Option<HeldAs>, bool)]| {
+            let ways = held_as.iter().map(|(held_as, is_sure)| {
+                let way = way("'k'", &[]);
+                Way { trail: Trail { held_as: *held_as, ..way.trail }, is_sure: *is_sure }
+            });
+            held(1, 10, ways.collect()).held_as()
+        };
+        let (weight, gradient, saved) = (Some(HeldAs::Weight), Some(HeldAs::Gradient), Some(HeldAs::Activation));
+        assert_eq!(with(&[(None, true), (gradient, true), (weight, true)]), gradient);
+        assert_eq!(with(&[(saved, true), (None, true), (weight, true)]), weight);
+        assert_eq!(with(&[(saved, true), (weight, false)]), saved);
+        assert_eq!(with(&[(None, true)]), None);
     }
 
     /// Numbers that differ become `*`, equal ones stay, and different keys stay separate.

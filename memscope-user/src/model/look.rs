@@ -21,7 +21,7 @@ pub enum LookedAt {
     End,
 }
 
-/// The purpose of a block, by the objects that hold it. Where several do, the last of these counts.
+/// The purpose of a block, by the objects that hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldAs {
