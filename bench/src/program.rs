@@ -125,6 +125,7 @@ impl Program {
             stacks,
             owner: None,
             found: false,
+            held_as: None,
         };
         let used = self.used_bytes.entry(pool).or_default();
         *used += block.size_bytes;
