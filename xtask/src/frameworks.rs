@@ -49,15 +49,12 @@ pub(crate) fn run(framework: &Framework, arguments: &[String]) -> Result<()> {
         bail!("`{unknown}` is no version of {name}\nusage: ./x {group} [VERSION...] [-- TEST ARGUMENTS]");
     }
     build::with_python()?;
-    sim::build(host)?;
     let nextest = setup::nextest()?;
     let versions: Vec<&str> =
         if versions.is_empty() { framework.versions.to_vec() } else { versions.iter().map(String::as_str).collect() };
     let mut different = Vec::new();
     for version in &versions {
-        let folder = target().join(group).join(version);
-        fs::create_dir_all(&folder)?;
-        (framework.prepare)(version, &folder, &sim::folder(host).join("lib"))?;
+        let folder = prepared(framework, version)?;
         eprintln!("{name} {version}");
         let mut nextest = program(&nextest);
         nextest
@@ -72,6 +69,16 @@ pub(crate) fn run(framework: &Framework, arguments: &[String]) -> Result<()> {
     }
     ensure!(different.is_empty(), "{}", different.join("\n"));
     Ok(())
+}
+
+/// Makes the environment of a version, or completes it; returns its folder.
+pub(crate) fn prepared(framework: &Framework, version: &str) -> Result<PathBuf> {
+    let host = Arch::host();
+    sim::build(host)?;
+    let folder = target().join(framework.group).join(version);
+    fs::create_dir_all(&folder).with_context(|| format!("failed to create `{}`", folder.display()))?;
+    (framework.prepare)(version, &folder, &sim::folder(host).join("lib"))?;
+    Ok(folder)
 }
 
 /// Whether a text consists of this many numbers, with dots between.

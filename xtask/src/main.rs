@@ -44,7 +44,7 @@ usage: ./x VERB [ARGUMENTS]
   sim [ARCH]          the simulated Ascend libraries and workloads, in target/ascend-sim
   python              the Python package, in target/python-package
   demo [ARGUMENTS]    traces a simulated program, to see what it looks like (as root); `demo --record` keeps the trace as the
-                      recording that an installed program shows (memscope-user/demo/steps.capture)
+                      recording that an installed program shows (memscope-user/demo/torch.capture)
   check [--figures]   format, lints, documentation, each feature set, the other architecture, and which folder knows which
                       (docs/architecture.md); --figures prints figures of the code instead
   docs                the documentation as a site with search, in target/book (needs mdbook)

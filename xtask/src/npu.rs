@@ -9,7 +9,7 @@ use crate::{
     project::{program, run as run_command},
 };
 
-const TORCH_NPU: Framework = Framework {
+pub(crate) const TORCH_NPU: Framework = Framework {
     name: "torch_npu",
     group: "npu",
     variable: "MEMSCOPE_TORCH_NPU",

@@ -20,8 +20,8 @@ const PROGRAM: [&str; 7] = ["steps", "--steps", "6", "--leaks", "1", "--leak-siz
 const DEPTH: u32 = 50;
 const RING_BYTES: u32 = 16 << 20;
 
-/// A trace of that program, for machines without a source tree. `./x demo --record` makes a new one.
-const RECORDING: &[u8] = include_bytes!("../../demo/steps.capture");
+/// A trace of `demo/train.py`, for machines without a source tree. `./x demo --record` makes a new one.
+const RECORDING: &[u8] = include_bytes!("../../demo/torch.capture");
 
 /// Runs the demonstration, or shows the recording of one.
 pub(super) fn run(args: &DemoArgs) -> ExitCode {
@@ -37,12 +37,11 @@ pub(super) fn run(args: &DemoArgs) -> ExitCode {
     trace::run(&RunArgs { trace: trace_args(args), user: None, mstx_injection: false, program: command(&sim) })
 }
 
-/// Shows the recorded trace of the simulated program.
+/// Shows the recorded trace.
 fn show_recording(args: &DemoArgs) -> ExitCode {
     let text = format_args!(
-        "this is a recording: nothing runs and nothing is traced here. A simulated training program of six steps, which \
-         leaves 1 MiB behind in each, was traced as by `memscope-bpf run --call-stack=c -- ./steps`; in a source tree \
-         `./x demo` traces it live"
+        "this is a recording: nothing runs and nothing is traced here. A training program of torch_npu 2.9, which keeps the losses of its \
+         validation, was traced by `memscope-bpf run -- python train.py`; in a source tree `./x demo` traces a simulated program live"
     );
     message(args.collect.level_of_messages(), LogLevel::Info, text);
     offline::replay_bytes(RECORDING, "the recording of the demo", &args.collect)
