@@ -8,16 +8,17 @@ use crate::{
     python, setup,
 };
 
+/// The program, and the module of the Python package: alone, either has other features of what both need, and all of it is compiled twice.
 pub(crate) fn run() -> Result<()> {
     setup::to_build()?;
-    run_command(cargo().args(PROGRAM))
+    run_command(cargo().args(["build", "--release", "--locked"]).args(PACKAGES))
 }
 
-/// The program and the Python module, by one cargo: apart, their features differ, and what both need is compiled twice.
+/// The program, and the Python package.
 pub(crate) fn with_python() -> Result<()> {
-    setup::to_build()?;
-    run_command(cargo().args(PROGRAM).args(["--package", "memscope-python"]))?;
+    run()?;
     python::pack(Arch::host())
 }
 
-const PROGRAM: [&str; 5] = ["build", "--release", "--locked", "--package", "memscope-user"];
+/// What cargo is asked for, so that it compiles everything once.
+pub(crate) const PACKAGES: [&str; 4] = ["--package", "memscope-user", "--package", "memscope-python"];

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::{
     arch::Arch,
     build,
-    project::{cargo, find, is_root, output, program, root, run as run_command, run_quietly, target, tool},
-    python, setup, sim,
+    project::{find, is_root, output, program, root, run as run_command, run_quietly, target},
+    sim, test,
 };
 
 /// The one interpreter that all versions have wheels for.
@@ -49,22 +49,17 @@ pub(crate) fn run(framework: &Framework, arguments: &[String]) -> Result<()> {
         bail!("`{unknown}` is no version of {name}\nusage: ./x {group} [VERSION...] [-- TEST ARGUMENTS]");
     }
     build::with_python()?;
-    let nextest = setup::nextest()?;
     let versions: Vec<&str> =
         if versions.is_empty() { framework.versions.to_vec() } else { versions.iter().map(String::as_str).collect() };
     let mut different = Vec::new();
     for version in &versions {
         let folder = prepared(framework, version)?;
         eprintln!("{name} {version}");
-        let mut nextest = program(&nextest);
-        nextest
-            .env("CARGO", cargo().get_program())
-            .env("MEMSCOPE_BIN", tool())
-            .env("MEMSCOPE_SIM_DIR", sim::folder(host))
-            .env(python::FOLDER, python::folder(host))
-            .env(variable, folder);
-        nextest.args(["nextest", "run", "--locked", "--cargo-quiet", "--package", "memscope-tests", "--test", group]);
-        let result = run_command(nextest.args(["--profile", group, "--no-capture"]).args(tests.iter().skip(1)));
+        // As compiled for all other tests; the program runs as its users have it.
+        let mut nextest = test::with_needs(host, test::runner()?)?;
+        nextest.env_remove(test::REPORT).env_remove(test::NO_STACKS).env(variable, folder);
+        nextest.args(["--test", group, "--profile", group, "--no-capture"]);
+        let result = run_command(nextest.args(tests.iter().skip(1)));
         different.extend(result.err().map(|error| format!("{name} {version}: {error:#}")));
     }
     ensure!(different.is_empty(), "{}", different.join("\n"));

@@ -38,8 +38,11 @@ pub(crate) fn folder(arch: &Arch) -> PathBuf {
 
 pub(crate) fn build(arch: &Arch) -> Result<()> {
     let mut cargo = cargo();
-    cargo.args(["build", "--release", "--locked", "--package", "memscope-python"]);
-    if !arch.is_host() {
+    cargo.args(["build", "--release", "--locked"]);
+    if arch.is_host() {
+        cargo.args(crate::build::PACKAGES);
+    } else {
+        cargo.args(["--package", "memscope-python"]);
         cargo.env(arch.cargo_variable("LINKER"), arch.tool("gcc")).args(["--target", arch.target]);
     }
     run_command(&mut cargo)?;

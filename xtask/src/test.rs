@@ -137,7 +137,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
 
 /// The examples of the library's documentation, which nextest does not run; with the BPF object, since the first one traces a program.
 fn doc_tests() -> Result<()> {
-    run_command(cargo().args(["test", "--release", "--doc", "--locked", "--quiet", "--package", "memscope-user"]))
+    run_command(cargo().args(["test", "--release", "--doc", "--locked", "--quiet"]).args(build::PACKAGES))
 }
 
 /// What `test` was asked to do.

@@ -53,10 +53,13 @@ pub fn workload_path(name: &str) -> PathBuf {
     path
 }
 
-/// Folder of the simulation.
+/// Folder of the simulation. A copy for each process of tests: a return probe of another test's tracer is an address on the stack that this
+/// one's tracer knows nothing of, so call stacks would end there.
 #[must_use]
 pub fn simulation() -> PathBuf {
-    place("MEMSCOPE_SIM_DIR", "the simulated Ascend libraries")
+    static COPY: OnceLock<PathBuf> = OnceLock::new();
+    COPY.get_or_init(|| own_copy(&place("MEMSCOPE_SIM_DIR", "the simulated Ascend libraries"), "memscope-simulated-"))
+        .clone()
 }
 
 /// Folder of the simulated libraries, for this user.
