@@ -75,6 +75,10 @@ fn running_processes_are_found_and_captured() {
         page.count("memscope_process_info", &[("process_id", &target.pid().to_string()), ("comm", &name)]),
         Some(1)
     );
+    // It is found before its probes are placed.
+    let _ = agent.wait_for_page("its calls", |page| {
+        page.count("memscope_allocations_total", &[("layer", "hal")]).is_some_and(|count| count > 0)
+    });
     target.signal(Signal::SIGUSR1);
     let pids = target.ready(2);
     let page = agent.wait_for_processes(2);
