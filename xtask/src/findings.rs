@@ -5,8 +5,8 @@ use serde_json::Value;
 
 /// The last document of findings in an output.
 pub(crate) fn last(said: &str) -> Result<Value> {
-    let documents = said.lines().rev().filter(|line| is_document(line));
-    documents.filter_map(|line| serde_json::from_str(line).ok()).next().context("no findings")
+    let mut documents = said.lines().rev().filter(|line| is_document(line));
+    documents.find_map(|line| serde_json::from_str(line).ok()).context("no findings")
 }
 
 /// Whether a line is such a document. Its first key is the schema, or the findings themselves in builds from before schemas.

@@ -168,7 +168,9 @@ fn pass(source: &dyn Source, parent: Option<&dyn Source>, budget: BooksBudget) -
     if pool.unsure.is_empty() && python.is_some() {
         graph.skip(pool.own.iter().copied());
         let until = Instant::now() + budget.search;
-        devices.iter_mut().for_each(|device| device.held_as = purposes(&graph, &device.blocks, until));
+        for device in &mut devices {
+            device.held_as = purposes(&graph, &device.blocks, until);
+        }
     }
     if !source.is_same() {
         return Err(NotRead::Gone);

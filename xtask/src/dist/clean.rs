@@ -69,7 +69,7 @@ pub(super) fn test(host: &Arch) -> Result<()> {
 fn traces(said: &str) -> Result<[&str; 2]> {
     let starts = std::iter::once(0).chain(said.match_indices('\n').map(|(at, _)| at + 1));
     let documents = starts.filter(|at| findings::is_document(said[*at..].lines().next().unwrap_or_default()));
-    let second = documents.last().filter(|at| *at > 0).context("no two traces")?;
+    let second = documents.max().filter(|at| *at > 0).context("no two traces")?;
     Ok([&said[..second], &said[second..]])
 }
 

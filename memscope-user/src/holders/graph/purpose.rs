@@ -20,8 +20,10 @@ const NEAR: usize = 4;
 pub(super) fn of(steps: &[Step], segments: &[Segment]) -> Option<HeldAs> {
     let tensor = steps.iter().position(|step| step.parent.class().is_some_and(rules::is_tensor))?;
     let outer = &steps[tensor + 1..];
-    if let Some(purpose) = of_tensor(outer) {
-        return purpose;
+    match of_tensor(outer) {
+        OfTensor::Purpose(held_as) => return Some(held_as),
+        OfTensor::None => return None,
+        OfTensor::ByContainer => {}
     }
     let attributes = || segments.iter().rev().take(NEAR).filter_map(attribute);
     // What a module registers lies in its own dict: the key is last, the dict before it.
@@ -45,18 +47,26 @@ fn is_trained(segments: &[Segment]) -> bool {
     matches!(segments.last(), Some(Segment::IsKey(_))) || of_group(segments.iter().rev().nth(1))
 }
 
-/// By what holds the tensor itself; `Some(None)` if that shows that no container counts.
-fn of_tensor(outer: &[Step]) -> Option<Option<HeldAs>> {
+/// What the holder of a tensor itself shows.
+enum OfTensor {
+    Purpose(HeldAs),
+    /// No purpose, whatever is further out.
+    None,
+    /// Containers further out decide.
+    ByContainer,
+}
+
+fn of_tensor(outer: &[Step]) -> OfTensor {
     // Saved tensors lie in memory of their own, where a function has several.
-    let holder = outer.iter().find(|step| !step.parent.is_plain())?;
+    let Some(holder) = outer.iter().find(|step| !step.parent.is_plain()) else { return OfTensor::ByContainer };
     match &holder.parent.kind {
-        Kind::Cpp(class) if rules::is_autograd_meta(class) => Some(Some(HeldAs::Gradient)),
+        Kind::Cpp(class) if rules::is_autograd_meta(class) => OfTensor::Purpose(HeldAs::Gradient),
         // A view has its base, and `AccumulateGrad` the tensor that it is for.
-        Kind::Cpp(class) if class.ends_with("Meta") || class.ends_with("AccumulateGrad") => Some(None),
-        Kind::Cpp(class) if rules::is_autograd(class) => Some(Some(HeldAs::Activation)),
-        Kind::Python { ty, .. } if ty.name.ends_with("Parameter") => Some(Some(HeldAs::Weight)),
-        Kind::Python { ty, .. } if ty.name.ends_with("Backward") => Some(Some(HeldAs::Activation)),
-        _ => None,
+        Kind::Cpp(class) if class.ends_with("Meta") || class.ends_with("AccumulateGrad") => OfTensor::None,
+        Kind::Cpp(class) if rules::is_autograd(class) => OfTensor::Purpose(HeldAs::Activation),
+        Kind::Python { ty, .. } if ty.name.ends_with("Parameter") => OfTensor::Purpose(HeldAs::Weight),
+        Kind::Python { ty, .. } if ty.name.ends_with("Backward") => OfTensor::Purpose(HeldAs::Activation),
+        _ => OfTensor::ByContainer,
     }
 }
 
