@@ -170,14 +170,17 @@ impl Script {
 
     /// A block of before the attach is found.
     pub(crate) fn older(&mut self, pool: Pool, addr: u64, size_bytes: u64) -> &mut Self {
-        let block = self.new_block(pool, addr, size_bytes);
-        self.hand_out(Block { found: true, stacks: Stacks::default(), ..block }, false)
+        self.find(pool, addr, size_bytes, None)
     }
 
     /// A block of before the attach is found, with this purpose by its holders.
     pub(crate) fn older_held(&mut self, pool: Pool, addr: u64, size_bytes: u64, held_as: HeldAs) -> &mut Self {
+        self.find(pool, addr, size_bytes, Some(held_as))
+    }
+
+    fn find(&mut self, pool: Pool, addr: u64, size_bytes: u64, held_as: Option<HeldAs>) -> &mut Self {
         let block = self.new_block(pool, addr, size_bytes);
-        self.hand_out(Block { found: true, held_as: Some(held_as), stacks: Stacks::default(), ..block }, false)
+        self.hand_out(Block { found: true, held_as, stacks: Stacks::default(), ..block }, false)
     }
 
     /// Holders of live blocks of a pool were looked at, and show these purposes.

@@ -113,7 +113,7 @@ impl Turn<'_> {
         let driver = self.backend().driver_pool();
         for (addr, size_bytes) in &books.segments {
             let new = NewBlock::of_pool(driver, device, *addr, *size_bytes);
-            self.find(Key::Driver(*addr), &NewBlock { api: AllocApi::Alloc, ..new }, None, (None, meanwhile));
+            self.find(Key::Driver(*addr), &NewBlock { api: AllocApi::Alloc, ..new }, None, None, meanwhile);
         }
         let read = PoolTotals {
             used_bytes: Some(books.used_bytes),
@@ -126,7 +126,7 @@ impl Turn<'_> {
             let requested_bytes = *requested_bytes;
             let new = NewBlock { requested_bytes, ..NewBlock::of_pool(pool, device, *addr, *size_bytes) };
             let held_as = meanwhile.held_as.get(&(books.device, *addr)).copied();
-            self.find(Key::Pool(pool, *addr), &new, Some(totals), (held_as, meanwhile));
+            self.find(Key::Pool(pool, *addr), &new, Some(totals), held_as, meanwhile);
         }
     }
 
@@ -136,7 +136,8 @@ impl Turn<'_> {
         key: Key,
         new: &NewBlock,
         totals: Option<PoolTotals>,
-        (held_as, meanwhile): (Option<HeldAs>, &Meanwhile),
+        held_as: Option<HeldAs>,
+        meanwhile: &Meanwhile,
     ) {
         let is_known = meanwhile.named.contains(&key) || self.home.blocks.contains(key);
         if !is_known && new.addr != 0 && new.size_bytes > 0 {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::clamped;
 use super::classify::{Classifier, LabelId};
-use super::held::{Evidence, Parts};
-use super::lives::{Back, Live};
+use super::held::Parts;
+use super::lives::{Back, Live, Went};
 use super::timeline::Timeline;
 use super::{Decomposition, OwnerNode, OwnerPart, Source};
 use crate::hash::HashMap;
@@ -103,13 +103,8 @@ impl Account {
     }
 
     /// A block has ended under its final name, or was held to the end.
-    pub(super) fn end(
-        &mut self,
-        live: &Live,
-        (label, component, evidence): (LabelId, Name, Option<Evidence>),
-        time_ns: u64,
-        gave_back: bool,
-    ) {
+    pub(super) fn end(&mut self, went: &Went, component: Name, time_ns: u64, gave_back: bool) {
+        let Went { live, label, evidence, .. } = *went;
         if let Some(evidence) = evidence {
             self.evidence.add(evidence, live.size_bytes);
         }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{HeldPart, UNKNOWN};
+use super::classify::{Label, UNKNOWN};
+use super::{HeldPart, Source};
 use crate::model::{HeldAs, Name};
 
 /// Components by which a rule says that it does not know the purpose.
@@ -20,7 +21,7 @@ pub(super) const fn rule(held: HeldAs) -> Name {
 }
 
 /// Whether the holder's word counts more than the rules'. That autograd has saved a block says little: inputs and weights are saved, too.
-/// Where an optimizer `trains`, a module whose blocks persist and are not trained is a copy, such as the mean of the weights.
+/// Where an optimizer `trains`, blocks of a module that persist and are not trained are a copy, such as the mean of the weights.
 pub(super) fn counts_more(held: HeldAs, by_rule: Name, trains: bool) -> bool {
     let is_last_resort = LAST_RESORT.contains(&by_rule.as_str());
     match held {
@@ -35,16 +36,17 @@ pub(super) fn counts_more(held: HeldAs, by_rule: Name, trains: bool) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Evidence {
     pub(super) held_as: HeldAs,
-    /// The component by rules; [`UNKNOWN`] of a block that was found.
+    /// The component by rules; [`UNKNOWN`] of a block that was found, if none names it.
     pub(super) by_rule: Name,
     /// The component that counts.
     pub(super) taken: Name,
 }
 
 impl Evidence {
-    /// Of a block that was found: no rule knows it.
-    pub(super) const fn found(held_as: HeldAs) -> Self {
-        Self { held_as, by_rule: UNKNOWN, taken: held_as.component() }
+    /// Of a block that was found: its holders have named it where no rule has.
+    pub(super) fn found(held_as: HeldAs, label: Label) -> Self {
+        let by_rule = if label.source == Source::Holder { UNKNOWN } else { label.component };
+        Self { held_as, by_rule, taken: label.component }
     }
 }
 

@@ -259,7 +259,7 @@ fn end_of(
 ) -> (LabelId, Option<Evidence>) {
     // How it came to be what it is was not seen.
     if block.is_older() {
-        return (block.label, block.held_as.map(Evidence::found));
+        return (block.label, block.held_as.map(|held_as| Evidence::found(held_as, names.get(block.label))));
     }
     // Marked steps count where there are any. Before the end of the first one, a block was in none.
     let in_steps =

@@ -34,8 +34,8 @@ use std::sync::{
 use self::account::Account;
 pub use self::classify::Classifier;
 
+use self::classify::LabelId;
 pub(crate) use self::classify::owner;
-use self::classify::{LabelId, UNKNOWN};
 pub(in crate::analyses) use self::lives::{Came, Lives, Went};
 pub(in crate::analyses) use self::phases::{Phase, Phases};
 pub use self::rules::{BUILTIN, RuleSet};
@@ -170,12 +170,12 @@ impl DecomposeAnalysis {
 
     fn free(&mut self, event: &Event, free: &Free) {
         let reported_bytes = self.reported_bytes(free.used_bytes);
-        let Some(Went { allocation_id, live, label, evidence }) = self.lives.went(event, free) else { return };
-        let Some(account) = self.pools.at(event.pid, free.block.device).get_mut(&live.pool) else { return };
+        let Some(went) = self.lives.went(event, free) else { return };
+        let Some(account) = self.pools.at(event.pid, free.block.device).get_mut(&went.live.pool) else { return };
         let gave_back = free.cause.gave_back();
-        account.end(&live, (label, self.lives.get(label).component, evidence), event.time_ns, gave_back);
+        account.end(&went, self.lives.get(went.label).component, event.time_ns, gave_back);
         account.reported(reported_bytes, gave_back);
-        self.report(event.pid, allocation_id, label);
+        self.report(event.pid, went.allocation_id, went.label);
     }
 
     fn conclude(&mut self, pid: u32, time_ns: u64) {
@@ -183,10 +183,10 @@ impl DecomposeAnalysis {
         for left in self.lives.left(pid) {
             let (device, steps) = (left.device, left.steps);
             let mut pools = std::mem::take(self.pools.at(pid, device));
-            for Went { allocation_id, live, label, evidence } in left.blocks {
-                let Some(account) = pools.get_mut(&live.pool) else { continue };
-                account.end(&live, (label, self.lives.get(label).component, evidence), time_ns, false);
-                self.report(pid, allocation_id, label);
+            for went in left.blocks {
+                let Some(account) = pools.get_mut(&went.live.pool) else { continue };
+                account.end(&went, self.lives.get(went.label).component, time_ns, false);
+                self.report(pid, went.allocation_id, went.label);
             }
             let found = pools.into_iter().map(|(pool, account)| {
                 let found = account.close(pool, time_ns, self.lives.names());

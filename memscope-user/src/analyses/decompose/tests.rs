@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::classify::UNKNOWN;
 use super::*;
 use super::{HeldPart, OwnerNode, OwnerPart, Source};
 use crate::analyses::script::{Script, run};
@@ -590,9 +591,21 @@ fn holders_beside_rules() {
     assert!(driver.held.is_empty() && driver.peak_by_source[Source::Holder as usize] == 0);
 }
 
+/// A rule of one's own that names a found block counts, and the finding says so.
+#[test]
+fn rules_name_found_blocks_before_holders() {
+    let mut script = Script::new(1, NPU0);
+    script.older_held(pools::PTA, 0x1000, 400, HeldAs::Weight);
+    let text = r#"{"rules": [{"name": "all", "component": "mine", "pools": ["PTA"]}]}"#;
+    let found = found(&script, RuleSet::of_text(text).expect("valid")).remove(0);
+    assert_eq!(named(&found), [("PTA@mine", "all", 1)]);
+    let part = &found.held[0];
+    assert_eq!((part.held_as.as_str(), part.by_rule.as_str(), part.taken.as_str()), ("weight", "mine", "mine"));
+}
+
 /// A free that did not happen takes what was counted back.
 #[test]
-fn holders_of_a_block_whose_free_failed() {
+fn holders_of_a_block_after_a_failed_free() {
     let mut script = Script::new(1, NPU0);
     script.alloc(pools::PTA, 0x1000, 10).looked(pools::PTA, &[(0x1000, HeldAs::Weight)]);
     script.free(pools::PTA, 0x1000).restore(pools::PTA, 0x1000);

@@ -13,7 +13,7 @@ const OF_MODULE: [&str; 2] = ["_parameters", "_buffers"];
 const OF_CACHE: [&str; 4] = ["kv_cache", "kv_caches", "key_cache", "value_cache"];
 /// Its classes hold such caches, and nothing else on a device.
 const CACHES: &str = "transformers.cache_utils";
-/// An attribute lies so many steps away from the block at most: a tensor in a list of lists.
+/// Parts of a name, from the block on, in which such an attribute counts: a tensor may be in a list of lists.
 const NEAR: usize = 4;
 
 /// The purpose that a path shows; `segments` is its name from the root on, with each dict of a module.
@@ -56,6 +56,7 @@ enum OfTensor {
     ByContainer,
 }
 
+/// By the nearest object that holds it.
 fn of_tensor(outer: &[Step]) -> OfTensor {
     // Saved tensors lie in memory of their own, where a function has several.
     let Some(holder) = outer.iter().find(|step| !step.parent.is_plain()) else { return OfTensor::ByContainer };

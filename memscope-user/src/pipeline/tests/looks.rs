@@ -24,24 +24,29 @@ fn ends(look: u32, place: u32, blocks: &[(u64, &[u8], bool)]) -> Note {
     Note::LookEnds { look, pid: 7, place, holders, blocks: blocks.iter().map(block).collect() }
 }
 
+/// A look at three blocks, and this outcome: meanwhile the second is freed, and its address handed out again.
+fn reused(ends: &Note) -> [Vec<u8>; 8] {
+    [
+        main(1).alloc(0x1000, 512, device(0)),
+        main(2).alloc(0x2000, 512, device(0)),
+        main(3).alloc(0x3000, 512, device(0)),
+        at(4, 0, 0).note(&Note::Watermark { mono_ns: LATER_NS - 1 }),
+        at(5, 0, 0).note(&begins(3, &[0x1000, 0x2000, 0x3000])),
+        main(LATER_NS).free(0x2000),
+        main(LATER_NS + 1).alloc(0x2000, 512, device(0)),
+        at(LATER_NS + 2, 0, 0).note(ends),
+    ]
+}
+
 /// Three blocks; the address of the second is another's when it is read, and says nothing of the first.
 #[test]
 fn what_is_read_is_of_the_same_blocks() {
     let found =
         ends(3, 0, &[(0x1000, &[1, 0], false), (0x2000, &[1], false), (0x3000, &[], true), (0x4000, &[9], false)]);
     let why = || Note::NoLook { look: 0, pid: 0, at: LookMoment::End, reason: "it ended".to_owned() };
+    let records = [&reused(&found)[..], &[at(LATER_NS + 3, 0, 0).note(&why())]].concat();
     check_before_end(
-        &[
-            main(1).alloc(0x1000, 512, device(0)),
-            main(2).alloc(0x2000, 512, device(0)),
-            main(3).alloc(0x3000, 512, device(0)),
-            at(4, 0, 0).note(&Note::Watermark { mono_ns: LATER_NS - 1 }),
-            at(5, 0, 0).note(&begins(3, &[0x1000, 0x2000, 0x3000])),
-            main(LATER_NS).free(0x2000),
-            main(LATER_NS + 1).alloc(0x2000, 512, device(0)),
-            at(LATER_NS + 2, 0, 0).note(&found),
-            at(LATER_NS + 3, 0, 0).note(&why()),
-        ],
+        &records,
         &[
             "1 7 npu0 alloc 1000+512 used 512 step 0",
             "2 7 npu0 alloc 2000+512 used 1024 step 0",
@@ -59,23 +64,8 @@ fn what_is_read_is_of_the_same_blocks() {
 fn purposes_of_live_blocks() {
     let found = |addr, held_as| LookBlock { addr, by: vec![0], garbage: false, held_as };
     let blocks = vec![found(0x1000, Some(HeldAs::Gradient)), found(0x2000, Some(HeldAs::Weight)), found(0x3000, None)];
-    let records = [
-        main(1).alloc(0x1000, 512, device(0)),
-        main(2).alloc(0x2000, 512, device(0)),
-        main(3).alloc(0x3000, 512, device(0)),
-        at(4, 0, 0).note(&Note::Watermark { mono_ns: LATER_NS - 1 }),
-        at(5, 0, 0).note(&begins(3, &[0x1000, 0x2000, 0x3000])),
-        main(LATER_NS).free(0x2000),
-        main(LATER_NS + 1).alloc(0x2000, 512, device(0)),
-        at(LATER_NS + 2, 0, 0).note(&Note::LookEnds {
-            look: 3,
-            pid: 7,
-            place: 0,
-            holders: vec![("m.a".to_owned(), true)],
-            blocks,
-        }),
-    ];
-    let purposes: Vec<Vec<(u64, HeldAs)>> = events(&records)
+    let ends = Note::LookEnds { look: 3, pid: 7, place: 0, holders: vec![("m.a".to_owned(), true)], blocks };
+    let purposes: Vec<Vec<(u64, HeldAs)>> = events(&reused(&ends))
         .iter()
         .filter_map(|event| match &event.kind {
             EventKind::Looked(look) => match &look.outcome {
