@@ -17,6 +17,8 @@ use crate::{
 const MAX_SERIES: usize = 8192;
 /// Places of all series.
 const MAX_PLACES: usize = 32_768;
+/// Accounts that the series of a process may wait for its start: a child's first calls come before the note of its start.
+const ACCOUNTS_WAITED: u32 = 10;
 
 /// A process that is traced, or has ended since the books were last read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,6 +62,8 @@ impl Account {
 pub struct Books {
     processes: BTreeMap<u32, Known>,
     series: HashMap<SeriesKey, Series>,
+    /// Processes that have series and no start yet, with the accounts taken since.
+    unstarted: BTreeMap<u32, u32>,
     devices: BTreeMap<u32, (u64, u64)>,
     failures: Failures,
     places: usize,
@@ -109,9 +113,11 @@ impl Books {
 
     /// The account, from which on what has ended is forgotten.
     pub fn take(&mut self) -> Account {
+        let waits = |pid: u32| self.unstarted.get(&pid).is_some_and(|accounts| *accounts < ACCOUNTS_WAITED);
+        let ready = self.series.iter().filter(|(key, _)| !waits(key.pid));
         let account = Account {
             processes: self.processes.clone(),
-            series: self.series.iter().map(|(key, series)| (*key, series.clone())).collect(),
+            series: ready.map(|(key, series)| (*key, series.clone())).collect(),
             devices: self.devices.clone(),
             bundles: self.failures.take(),
             places: self.places,
@@ -119,10 +125,14 @@ impl Books {
             events: self.events,
         };
         self.processes.retain(|_, known| !known.ended);
+        let Self { processes, series, unstarted, places, .. } = self;
+        unstarted.retain(|_, accounts| {
+            *accounts += 1;
+            *accounts <= ACCOUNTS_WAITED
+        });
         // Also the series of a process that never started here: each is counted once.
-        let Self { processes, series, places, .. } = self;
         series.retain(|key, series| {
-            let stays = processes.contains_key(&key.pid);
+            let stays = processes.contains_key(&key.pid) || unstarted.contains_key(&key.pid);
             *places -= if stays { 0 } else { series.places() };
             stays
         });
@@ -133,9 +143,12 @@ impl Books {
         match self.processes.get_mut(&pid) {
             // It runs another program now.
             Some(known) if !known.ended => known.parent = start.parent,
-            _ => {
-                // The account of the last process of this number was not read.
-                self.forget_series(pid);
+            known => {
+                if known.is_some() {
+                    // The account of the last process of this number was not read.
+                    self.forget_series(pid);
+                }
+                self.unstarted.remove(&pid);
                 let known = Known { parent: start.parent, attached: start.attached, events: 0, ended: false };
                 self.processes.insert(pid, known);
             }
@@ -164,6 +177,9 @@ impl Books {
         if self.series.len() >= MAX_SERIES && !self.series.contains_key(&key) {
             self.refused_series += 1;
             return None;
+        }
+        if !self.processes.contains_key(&key.pid) {
+            self.unstarted.entry(key.pid).or_default();
         }
         Some(self.series.entry(key).or_default())
     }
@@ -248,6 +264,28 @@ mod tests {
         assert_eq!((hal.live_bytes, hal.out_of_memory + hal.refused), (4096, 1));
         assert_eq!(account.processes[&PID].events, script.events().len() as u64);
         assert_eq!(account.places, 2);
+    }
+
+    /// The note of a child's start comes behind its first calls, and accounts may be taken between them. What never has a start is counted
+    /// once.
+    #[test]
+    fn calls_before_the_start_are_counted() {
+        let mut script = Script::new(PID, Device::Npu(0));
+        script.alloc(pools::HAL, 0x1000, 64).alloc(pools::HAL, 0x2000, 32);
+        let start = ProcessStart { parent: 1, attached: false, command: "child".into(), pid_within: None };
+        let start = Event { kind: EventKind::ProcessStart(start), ..script.events()[0].clone() };
+        let mut books = Books::default();
+        books.observe(&script.events()[0]);
+        assert!(books.take().series.is_empty());
+        books.observe(&start);
+        books.observe(&script.events()[1]);
+        assert_eq!((books.take().processes[&PID].parent, of(&books.take(), pools::HAL).live_bytes), (1, 96));
+
+        let mut books = Books::default();
+        books.observe(&script.events()[0]);
+        let accounts: Vec<usize> = (0..15).map(|_| books.take().series.len()).collect();
+        assert_eq!(accounts, [[0; 10].as_slice(), &[1, 0, 0, 0, 0]].concat());
+        assert_eq!(books.places, 0);
     }
 
     /// What a process held is read once after its end; another process of its number begins at zero.
