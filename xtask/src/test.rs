@@ -5,6 +5,7 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -30,6 +31,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let shared = shared.map(|folder| existing(&folder)).transpose()?;
     let host = Arch::host();
     setup::run(&[])?;
+    // The network is busy while the compiler is.
+    let fetching = thread::spawn(move || Fetched::get(with_wheels, with_browser));
     build::with_python()?;
     sim::build_for_tests(host)?;
     let whole = rest.is_empty();
@@ -43,24 +46,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         eprintln!("left out: group `golden` (tests/tests/golden), because there is no `--shared DIR` or {SHARED}");
         nextest.env_remove(SHARED);
     }
-    if with_wheels {
-        // Only real libraries show that a hidden function is found, so without a network this fails.
-        wheels::fetch(Set::Small)?;
-        nextest.env(wheels::FOLDER, wheels::folder()).env(wheels::SET, Set::Small.name());
-        nextest.env(tables::PYTHON, tables::fetch()?);
-    } else {
-        eprintln!(
-            "left out: groups `wheels`, `tables` and `loaders` (tests/tests/{{wheels,tables,loaders}}.rs), because of \
-             `--no-wheels`"
-        );
-        nextest.env_remove(wheels::FOLDER).env_remove(tables::PYTHON);
-    }
-    if with_browser {
-        nextest.env(setup::CHROMIUM, setup::browser()?);
-    } else {
-        eprintln!("left out: group `browser` (tests/tests/browser.rs), because of `--no-browser`");
-        nextest.env_remove(setup::CHROMIUM);
-    }
+    fetching.join().expect("no panic")?.give(&mut nextest);
     let fetched = "binary(=wheels) or binary(=tables) or binary(=loaders)";
     let groups = [(with_wheels, fetched), (with_browser, "binary(=browser)")];
     let left_out: Vec<&str> = groups.into_iter().filter(|(with, _)| !with).map(|(_, group)| group).collect();
@@ -73,6 +59,39 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let beside = Beside::start()?;
     let tests = run_command(&mut nextest);
     beside.finish().and(tests)
+}
+
+/// What tests need from elsewhere; `None`: their groups are left out.
+struct Fetched {
+    tables: Option<PathBuf>,
+    browser: Option<PathBuf>,
+}
+
+impl Fetched {
+    fn get(wheels: bool, browser: bool) -> Result<Self> {
+        // Only real libraries show that a hidden function is found, so without a network this fails.
+        let tables = wheels.then(|| wheels::fetch(Set::Small).and_then(|()| tables::fetch())).transpose()?;
+        Ok(Self { tables, browser: browser.then(setup::browser).transpose()? })
+    }
+
+    fn give(&self, nextest: &mut Command) {
+        if let Some(tables) = &self.tables {
+            nextest.env(wheels::FOLDER, wheels::folder()).env(wheels::SET, Set::Small.name());
+            nextest.env(tables::PYTHON, tables);
+        } else {
+            eprintln!(
+                "left out: groups `wheels`, `tables` and `loaders` (tests/tests/{{wheels,tables,loaders}}.rs), because of \
+                 `--no-wheels`"
+            );
+            nextest.env_remove(wheels::FOLDER).env_remove(tables::PYTHON);
+        }
+        if let Some(browser) = &self.browser {
+            nextest.env(setup::CHROMIUM, browser);
+        } else {
+            eprintln!("left out: group `browser` (tests/tests/browser.rs), because of `--no-browser`");
+            nextest.env_remove(setup::CHROMIUM);
+        }
+    }
 }
 
 /// What needs the processors and no quiet, while live tests wait for something most of the time.
