@@ -63,7 +63,9 @@ macro_rules! program {
         $(#[doc = $doc])*
         #[unsafe(no_mangle)]
         #[unsafe(link_section = $section)]
-        fn $name($ctx: *mut c_void) -> u32 {
+        fn $name(ctx: *mut c_void) -> u32 {
+            verifier::keep_stack(ctx);
+            let $ctx = ctx;
             $body;
             0
         }

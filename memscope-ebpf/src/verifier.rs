@@ -5,7 +5,26 @@
 //! memory that other processors change has to be read once. All of this runs on Linux 5.10, but for
 //! [`compare_exchange`] and [`bpf_loop`].
 
-use core::{arch::asm, ffi::c_void, mem::transmute};
+use core::{arch::asm, ffi::c_void, mem::transmute, ptr::null_mut};
+
+use aya_ebpf::helpers::bpf_tail_call;
+
+/// Has a program run on the stack of its thread.
+///
+/// Where the kernel can (Linux 6.13 on x86, 6.17 on arm64), a program of this kind runs on a stack of its own, one for each
+/// processor. Nothing keeps a second thread from running the program while the first one sleeps in it, or was preempted: it then finds the
+/// locals of the other. A program that may jump to another is exempt (`check_max_stack_depth`). This one never does, and the verifier, which
+/// knows the number, removes the jump.
+#[inline(always)]
+pub(crate) fn keep_stack(ctx: *mut c_void) {
+    let mut never: u64;
+    // SAFETY: changes a register.
+    unsafe { asm!("{never} = 0", never = out(reg) never) };
+    if never != 0 {
+        // SAFETY: is not reached.
+        unsafe { bpf_tail_call(ctx, null_mut(), 0) };
+    }
+}
 
 /// `value & MASK`, as an instruction.
 ///

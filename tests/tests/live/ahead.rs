@@ -146,3 +146,36 @@ fn holds_given_up_are_said() {
     let line = run.stdout.lines().find(|line| line.contains("went on before")).unwrap_or_default();
     assert!(line.trim_start().starts_with("trace processes: "), "{line}");
 }
+
+/// Make sure that a thread is held although others run our program on its processor while it sleeps in it: kernels may give all of them
+/// one stack. Its calls are all seen, or it is said why not.
+#[test]
+fn holds_outlast_other_programs() {
+    use nix::sys::signal::Signal;
+    const PROCESSOR: &str = "0";
+    if in_vm() {
+        // Kernels before 6.0 have no holds.
+        return;
+    }
+    // It loads what nothing names, one and a half seconds after its start.
+    let (program, library) = (workload_path("latedl"), simulation().join("runpath/libascendcl.so"));
+    let script = format!("echo ready; exec '{}' --delay-ms 1500 --library '{}'", program.display(), library.display());
+    let tracer = Tracer::run_program("taskset", &["-c", PROCESSOR, "sh", "-c", &script]).env("LD_LIBRARY_PATH", "");
+    let running = tracer.start();
+    running.wait_for_output("ready");
+    std::thread::sleep(Duration::from_millis(800));
+    running.signal(Signal::SIGSTOP);
+    // Half a second longer than the program sleeps: a thread waits for a second where the tracer does nothing.
+    let until = Instant::now() + Duration::from_millis(1200);
+    let mut others = 0;
+    while Instant::now() < until {
+        others +=
+            u32::from(Command::new("taskset").args(["-c", PROCESSOR, "true"]).status().is_ok_and(|it| it.success()));
+    }
+    running.signal(Signal::SIGCONT);
+    let run = running.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    assert!(others > 0);
+    let is_said = run.stderr.contains("first calls may be missed");
+    assert!(is_said || run.stdout.contains(REPORT), "{}", run.said());
+}
