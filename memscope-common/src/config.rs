@@ -132,6 +132,17 @@ pub const IMAGE_SEEN: u32 = 4;
 /// Bits of a minor device number (`MINORBITS`).
 pub const MINOR_BITS: u32 = 20;
 
+/// A wait of a thread. Each has an answer of its own: the answer to a wait that the thread did not need in the end must not end the next one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// The thread, as `pid_tgid`.
+    pub thread: u64,
+    /// Time of the record that asks for the wait, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub since_ns: u64,
+}
+const _: () = assert!(size_of::<Held>() == 16);
+
 /// State of a held thread: it waits.
 pub const HOLD_ASKED: u64 = 0;
 /// State of a held thread: it waited too long and went on. Any other value but [`HOLD_ASKED`] is the time of user
@@ -192,4 +203,6 @@ mod pod {
     unsafe impl aya::Pod for super::ProcessState {}
     // SAFETY: as above.
     unsafe impl aya::Pod for super::ImageKey {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for super::Held {}
 }

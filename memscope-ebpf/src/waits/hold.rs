@@ -2,10 +2,14 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::{bindings::pt_regs, macros::map, maps::HashMap};
+use aya_ebpf::{
+    bindings::pt_regs,
+    macros::map,
+    maps::{HashMap, LruHashMap},
+};
 use memscope_common::{
     Miss,
-    config::{HOLD_ASKED, HOLD_GIVEN_UP, PROCESS_HOLD_ALWAYS},
+    config::{HOLD_ASKED, HOLD_GIVEN_UP, Held, PROCESS_HOLD_ALWAYS},
 };
 
 use super::images::all_known;
@@ -19,9 +23,12 @@ use crate::{
     verifier::{bpf_loop, read_once},
 };
 
-/// Held threads, by `pid_tgid`; user space removes them. Full: a thread is counted, and not held.
+/// Waits; user space removes them. Full: a thread is counted, and not held.
 #[map]
-pub(super) static HOLDS: HashMap<u64, u64> = HashMap::with_max_entries(4096, 0);
+static HOLDS: HashMap<Held, u64> = HashMap::with_max_entries(4096, 0);
+/// Since when a thread waits, by `pid_tgid`; one that has given up stays until its next wait, or until there is no room.
+#[map]
+static HELD_SINCE: LruHashMap<u64, u64> = LruHashMap::with_max_entries(8192, 0);
 
 /// Longest wait until user space has noticed the thread: beyond, the tracer hangs or is overloaded.
 const UNTAKEN_NS: u64 = 1_000_000_000;
@@ -37,8 +44,7 @@ const LOOPS: u32 = 32;
 /// A waiting thread.
 #[repr(C)]
 struct Waiting {
-    id: u64,
-    since_ns: u64,
+    held: Held,
     stack_pointer: u64,
     /// Why it waits no longer; 0: it waits.
     over: u64,
@@ -53,42 +59,76 @@ const KILLED: u64 = 3;
 #[inline(always)]
 pub(crate) fn hold(ctx: *mut c_void, number: impl FnOnce() -> u32) {
     let id = current::thread_id();
-    // SAFETY: a live map value. A thread that was given up was added earlier.
-    if HOLDS.get_ptr(&id).is_none_or(|state| unsafe { read_once(state) } == HOLD_GIVEN_UP) {
+    let Some(held) = wait_of(id) else { return };
+    // SAFETY: a live map value. Answered already, or given up at an earlier call.
+    if HOLDS.get_ptr(&held).is_none_or(|state| unsafe { read_once(state) } == HOLD_GIVEN_UP) {
         return;
     }
     let regs = regs::of(ctx);
     let number = number();
     let libraries = first_library(regs, number, current::tgid_of(id));
     if all_known::<false>(libraries) {
-        return forget(id);
+        return forget(&held);
     }
-    hold_until_answered(id, number as u16, libraries, regs);
+    hold_until_answered(held, number as u16, libraries, regs);
 }
 
 /// Waits, and notes why the wait is over.
 #[inline(always)]
-fn hold_until_answered(id: u64, row: u16, libraries: u64, regs: &pt_regs) {
+fn hold_until_answered(held: Held, row: u16, libraries: u64, regs: &pt_regs) {
     count(row, Miss::Held);
-    match wait(id, regs::stack_pointer(regs)) {
-        // User space has examined all of them.
-        ANSWERED => drop(all_known::<true>(libraries)),
-        KILLED => forget(id),
-        _ => give_up(id, row),
+    match wait(held, regs::stack_pointer(regs)) {
+        ANSWERED => {
+            forget(&held);
+            // User space has examined all of them.
+            all_known::<true>(libraries);
+        }
+        KILLED => forget(&held),
+        _ => give_up(&held, row),
     }
 }
 
-/// Forgets a thread.
+/// The wait of a thread; `None`: it has none, or there are more than can be noted.
 #[inline(always)]
-pub(super) fn forget(id: u64) {
-    let _ = HOLDS.remove(&id);
+fn wait_of(id: u64) -> Option<Held> {
+    // SAFETY: a live map value, which only this thread writes.
+    let since_ns = unsafe { *HELD_SINCE.get(&id)? };
+    Some(Held { thread: id, since_ns })
+}
+
+/// Whether user space has not answered the last wait of the thread, which has gone on.
+#[inline(always)]
+pub(super) fn is_silent(id: u64) -> bool {
+    let state = wait_of(id).and_then(|held| HOLDS.get_ptr(&held));
+    // SAFETY: a live map value.
+    state.is_some_and(|state| unsafe { read_once(state) } == HOLD_GIVEN_UP)
+}
+
+/// Notes that the thread is about to wait. Returns whether there was room.
+#[inline(always)]
+pub(super) fn ask(held: &Held) -> bool {
+    if HOLDS.insert(held, &HOLD_ASKED, 0).is_err() {
+        return false;
+    }
+    let noted = HELD_SINCE.insert(&held.thread, &held.since_ns, 0).is_ok();
+    if !noted {
+        forget(held);
+    }
+    noted
+}
+
+/// Forgets a wait.
+#[inline(always)]
+pub(super) fn forget(held: &Held) {
+    let _ = HOLDS.remove(held);
+    let _ = HELD_SINCE.remove(&held.thread);
 }
 
 /// Gives the thread up: it waited too long. User space reports and removes it.
 #[inline(always)]
-fn give_up(id: u64, row: u16) {
+fn give_up(held: &Held, row: u16) {
     const EXISTS: u64 = 2;
-    let _ = HOLDS.insert(&id, &HOLD_GIVEN_UP, EXISTS);
+    let _ = HOLDS.insert(held, &HOLD_GIVEN_UP, EXISTS);
     count(row, Miss::NotHeld);
 }
 
@@ -119,8 +159,8 @@ fn first_library(regs: &pt_regs, number: u32, tgid: u32) -> u64 {
 
 /// Waits. Returns why the wait is over; 0 if it is not.
 #[inline(always)]
-fn wait(id: u64, stack_pointer: u64) -> u64 {
-    let mut waiting = Waiting { id, since_ns: current::now_ns(), stack_pointer, over: 0 };
+fn wait(held: Held, stack_pointer: u64) -> u64 {
+    let mut waiting = Waiting { held, stack_pointer, over: 0 };
     for _ in 0..LOOPS {
         // SAFETY: the callback takes a number and a waiting thread.
         unsafe { bpf_loop(TURNS, still_waits as *mut c_void, (&raw mut waiting).cast()) };
@@ -145,12 +185,13 @@ unsafe extern "C" fn still_waits(_index: u32, waiting: *mut Waiting) -> u64 {
 /// Why the wait is over; 0 if it is not.
 #[inline(always)]
 fn over(waiting: &Waiting) -> u64 {
-    let Some(state) = HOLDS.get_ptr(&waiting.id) else { return ANSWERED };
+    let Some(state) = HOLDS.get_ptr(&waiting.held) else { return ANSWERED };
+    let since_ns = waiting.held.since_ns;
     // SAFETY: a live map value.
     let sign_ns = unsafe { read_once(state) };
-    let (since_ns, most_ns) = if sign_ns == HOLD_ASKED { (waiting.since_ns, UNTAKEN_NS) } else { (sign_ns, SILENT_NS) };
+    let (from_ns, most_ns) = if sign_ns == HOLD_ASKED { (since_ns, UNTAKEN_NS) } else { (sign_ns, SILENT_NS) };
     let now_ns = current::now_ns();
-    if now_ns.saturating_sub(since_ns) > most_ns || now_ns.saturating_sub(waiting.since_ns) > MOST_NS {
+    if now_ns.saturating_sub(from_ns) > most_ns || now_ns.saturating_sub(since_ns) > MOST_NS {
         return TOO_LONG;
     }
     // Yields the processor, which a program cannot do by itself, and fails once the thread is killed.

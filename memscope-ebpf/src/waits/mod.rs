@@ -12,7 +12,7 @@ use core::ffi::c_void;
 use aya_ebpf::{bindings::pt_regs, macros::map, maps::HashMap};
 use memscope_common::{
     Kind, LibraryRecord, Miss, ProbeRow, ProcessRecord,
-    config::{HOLD_ASKED, HOLD_GIVEN_UP, ImageKey, PROCESS_HOLD, PROCESS_STOP},
+    config::{Held, ImageKey, PROCESS_HOLD, PROCESS_STOP},
     record::{WAITS_HELD, WAITS_STOPPED, WITHHELD_ROOM, WITHHELD_SILENT},
 };
 
@@ -22,9 +22,8 @@ use crate::{
     mappings::{self, loader},
     misses::count,
     regs,
-    transport::{header, send},
+    transport::{header, header_of, send},
     user_memory,
-    verifier::read_once,
 };
 
 /// The unknown file that a stopped process runs, by tgid.
@@ -67,23 +66,25 @@ fn report_library(ctx: *mut c_void, row: u16, state: u32, flags: u32) {
     const LEN: u16 = size_of::<LibraryRecord>() as u16;
     let id = current::thread_id();
     let tgid = current::tgid_of(id);
+    let header = header_of(id, Kind::Library, row, LEN);
+    let held = Held { thread: id, since_ns: header.time_ns };
     // Before the record leaves: the answer may come at once.
-    let waits = ask(id, tgid, row, flags);
-    let mut record = LibraryRecord { header: header(Kind::Library, row, LEN), state, stopped: waits };
+    let waits = ask(&held, tgid, row, flags);
+    let mut record = LibraryRecord { header, state, stopped: waits };
     let sent = send(ctx, (&raw mut record).cast(), LEN.into(), row, true);
     if waits == WAITS_STOPPED {
         stop::stop(tgid, row, sent);
     } else if waits == WAITS_HELD && !sent {
-        hold::forget(id);
+        hold::forget(&held);
     }
 }
 
 /// Notes that the thread, or its process, is to wait. Returns how, or why it does not; 0 if it need
 /// not.
 #[inline(always)]
-fn ask(id: u64, tgid: u32, row: u16, flags: u32) -> u32 {
+fn ask(held: &Held, tgid: u32, row: u16, flags: u32) -> u32 {
     if flags & PROCESS_HOLD != 0 {
-        ask_to_hold(id, row)
+        ask_to_hold(held, row)
     } else if flags & PROCESS_STOP != 0 {
         stop::ask(tgid, row)
     } else {
@@ -93,10 +94,9 @@ fn ask(id: u64, tgid: u32, row: u16, flags: u32) -> u32 {
 
 /// Notes that the thread is to be held. Returns [`WAITS_HELD`], or why it is not held.
 #[inline(always)]
-fn ask_to_hold(id: u64, row: u16) -> u32 {
-    // SAFETY: a live map value.
-    let silent = hold::HOLDS.get_ptr(&id).is_some_and(|state| unsafe { read_once(state) } == HOLD_GIVEN_UP);
-    if !silent && hold::HOLDS.insert(&id, &HOLD_ASKED, 0).is_ok() {
+fn ask_to_hold(held: &Held, row: u16) -> u32 {
+    let silent = hold::is_silent(held.thread);
+    if !silent && hold::ask(held) {
         return WAITS_HELD;
     }
     count(row, Miss::NotHeld);

@@ -284,7 +284,7 @@ impl Follow {
         let known = self.added.len();
         let ahead = if urgent.kind == Kind::Exec { self.look_ahead(kernel, urgent.pid) } else { Ok(()) };
         let scanned = ahead.and(self.look(kernel, urgent));
-        let took_too_long = urgent.held.is_some_and(|thread| !self.waits.release(thread));
+        let took_too_long = urgent.held.is_some_and(|held| !self.waits.release(held));
         let given_up = took_too_long.then_some(GivenUp::TooLong).or(urgent.withheld.map(GivenUp::Withheld));
         if let Some(why) = given_up {
             self.went_on(urgent, why, known, scanned.is_ok());

@@ -8,7 +8,7 @@ use aya::{
     Pod,
     maps::{HashMap, Map, MapData, MapError},
 };
-use memscope_common::config::{HOLD_ASKED, HOLD_GIVEN_UP, ProcessState, STOP_AGAIN, STOP_OURS, STOP_THEIRS};
+use memscope_common::config::{HOLD_ASKED, HOLD_GIVEN_UP, Held, ProcessState, STOP_AGAIN, STOP_OURS, STOP_THEIRS};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -24,12 +24,12 @@ use crate::{
 
 /// The maps of waiting threads and processes.
 pub struct Waits {
-    holds: HashMap<MapData, u64, u64>,
+    holds: HashMap<MapData, Held, u64>,
     stops: HashMap<MapData, u32, u32>,
     processes: HashMap<MapData, u32, ProcessState>,
     fds: [OwnedFd; 3],
-    /// Threads that were noticed.
-    taken: Vec<u64>,
+    /// Waits that were noticed.
+    taken: Vec<Held>,
 }
 
 fn open<K: Pod, V: Pod>(name: &'static str, fd: OwnedFd) -> Result<HashMap<MapData, K, V>, KernelError> {
@@ -75,20 +75,20 @@ impl Waits {
     }
 
     /// Notes a held thread: it may take longer now, as long as [`live`](Self::live) is called.
-    pub fn take(&mut self, thread: u64) {
-        if self.holds.get(&thread, 0).is_ok_and(|state| state == HOLD_ASKED) {
-            self.sign(thread);
-            self.taken.push(thread);
+    pub fn take(&mut self, held: Held) {
+        if self.holds.get(&held, 0).is_ok_and(|state| state == HOLD_ASKED) {
+            self.sign(held);
+            self.taken.push(held);
         }
     }
 
-    /// Gives a sign of life to the noted threads that still wait.
+    /// Gives a sign of life to the noted waits that go on.
     pub fn live(&mut self) {
         let mut taken = std::mem::take(&mut self.taken);
-        taken.retain(|&thread| {
-            let waits = self.holds.get(&thread, 0).is_ok_and(|state| state != HOLD_GIVEN_UP);
+        taken.retain(|&held| {
+            let waits = self.holds.get(&held, 0).is_ok_and(|state| state != HOLD_GIVEN_UP);
             if waits {
-                self.sign(thread);
+                self.sign(held);
             }
             waits
         });
@@ -96,23 +96,23 @@ impl Waits {
     }
 
     /// One that gives up at this moment is not seen to have: it is counted.
-    fn sign(&mut self, thread: u64) {
+    fn sign(&mut self, held: Held) {
         const EXISTS: u64 = 2;
-        let _ = self.holds.insert(&thread, &monotonic_ns(), EXISTS);
+        let _ = self.holds.insert(&held, &monotonic_ns(), EXISTS);
     }
 
-    /// Releases a held thread. Returns false if it had given up before.
-    pub fn release(&mut self, thread: u64) -> bool {
-        let gave_up = self.holds.get(&thread, 0).is_ok_and(|state| state == HOLD_GIVEN_UP);
-        let _ = self.holds.remove(&thread);
+    /// Ends a wait. Returns false if the thread had given up before.
+    pub fn release(&mut self, held: Held) -> bool {
+        let gave_up = self.holds.get(&held, 0).is_ok_and(|state| state == HOLD_GIVEN_UP);
+        let _ = self.holds.remove(&held);
         !gave_up
     }
 
     /// Releases all held threads.
     pub fn release_all(&mut self) {
-        let threads: Vec<u64> = self.holds.keys().filter_map(Result::ok).collect();
-        for thread in threads {
-            self.release(thread);
+        let all: Vec<Held> = self.holds.keys().filter_map(Result::ok).collect();
+        for held in all {
+            self.release(held);
         }
     }
 

@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use memscope_common::record::{Header, Kind, ProcessRecord, WAITS_HELD, WAITS_STOPPED, WITHHELD_ROOM};
+use memscope_common::{
+    config::Held,
+    record::{Header, Kind, ProcessRecord, WAITS_HELD, WAITS_STOPPED, WITHHELD_ROOM},
+};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -75,14 +78,14 @@ pub struct Urgent {
     pub child: u32,
     /// It was sent `SIGSTOP` and waits for `SIGCONT`.
     pub stopped: bool,
-    /// The thread, as `pid_tgid`, that is held until released.
-    pub held: Option<u64>,
+    /// The wait of its thread, until released.
+    pub held: Option<Held>,
     /// Why it does not wait although it should: one of `WITHHELD_*`.
     pub withheld: Option<u32>,
 }
 
-/// Called at once with each held thread, and with `None` several times a second as the tracer's sign of life.
-pub type OnHeld = Box<dyn FnMut(Option<u64>) + Send>;
+/// Called at once with each wait of a thread, and with `None` several times a second as the tracer's sign of life.
+pub type OnHeld = Box<dyn FnMut(Option<Held>) + Send>;
 
 /// Sees every record, once its text has been read, before it is sent on.
 pub type OnRecord = Box<dyn FnMut(&[u8]) + Send>;
@@ -252,8 +255,8 @@ impl Drain {
         let Self { source, urgent, on_held, on_record, out, .. } = self;
         source.drain(limit, |record| {
             if let Some(report) = urgency(record) {
-                if let Some(thread) = report.held {
-                    on_held(Some(thread));
+                if report.held.is_some() {
+                    on_held(report.held);
                 }
                 let _ = urgent.send(report);
             }
@@ -329,6 +332,10 @@ fn u32_at(record: &[u8], at: usize) -> u32 {
     record.get(at..at + 4).map_or(0, |bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
 }
 
+fn u64_at(record: &[u8], at: usize) -> u64 {
+    record.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
 /// The record without the padding of the transport.
 fn trim(record: &[u8]) -> &[u8] {
     let len = usize::from(u16_at(record, std::mem::offset_of!(Header, len)));
@@ -345,13 +352,16 @@ fn urgency(record: &[u8]) -> Option<Urgent> {
     };
     let waits = u32_at(record, std::mem::offset_of!(ProcessRecord, stopped));
     let pid = u32_at(record, std::mem::offset_of!(Header, tgid));
-    let thread = u64::from(pid) << 32 | u64::from(u32_at(record, std::mem::offset_of!(Header, tid)));
+    let held = Held {
+        thread: u64::from(pid) << 32 | u64::from(u32_at(record, std::mem::offset_of!(Header, tid))),
+        since_ns: u64_at(record, std::mem::offset_of!(Header, time_ns)),
+    };
     Some(Urgent {
         kind,
         pid,
         child: if kind == Kind::Fork { u32_at(record, std::mem::offset_of!(ProcessRecord, child)) } else { 0 },
         stopped: waits == WAITS_STOPPED,
-        held: (kind == Kind::Library && waits == WAITS_HELD).then_some(thread),
+        held: (kind == Kind::Library && waits == WAITS_HELD).then_some(held),
         withheld: (kind != Kind::Fork && waits >= WITHHELD_ROOM).then_some(waits),
     })
 }
@@ -377,6 +387,19 @@ mod tests {
         assert_eq!(urgency(&record(Kind::Exec)), Some(Urgent { kind: Kind::Exec, child: 0, ..fork }));
         assert_eq!(urgency(&record(Kind::Enter)), None);
         assert_eq!(urgency(&[1, 2, 3]), None);
+    }
+
+    /// A thread waits again as soon as it is let go: the answer is to the wait of its record, and to no later one.
+    #[test]
+    fn an_answer_is_to_one_wait() {
+        let mut library = record(Kind::Library);
+        library[0] = 5;
+        library[12] = 8;
+        library[28] = WAITS_HELD as u8;
+        let held = Some(Held { thread: 7 << 32 | 8, since_ns: 5 });
+        assert_eq!(urgency(&library).map(|urgent| urgent.held), Some(held));
+        library[28] = 0;
+        assert_eq!(urgency(&library).map(|urgent| urgent.held), Some(None));
     }
 
     /// Buffers come back, and are freed when few records come; large ones are not kept.

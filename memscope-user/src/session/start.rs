@@ -249,11 +249,11 @@ fn start_reader(
     crew: &Crew,
 ) -> Result<(Reader, mpsc::Receiver<Batch>), TraceError> {
     let prompt = stacks::options(options).native_depth.is_some() || options.watch.is_some();
-    let mut held = waits.try_clone()?;
-    let on_held = Box::new(move |thread| match thread {
-        Some(thread) => held.take(thread),
+    let mut waits = waits.try_clone()?;
+    let on_held = Box::new(move |held| match held {
+        Some(held) => waits.take(held),
         None if placing.hangs() => {}
-        None => held.live(),
+        None => waits.live(),
     });
     let on_record = tap.map(|tap| Box::new(move |record: &[u8]| tap.take(record)) as OnRecord);
     let ring_bytes = options.ring_bytes as usize;
