@@ -247,3 +247,27 @@ fn a_listener_that_refuses() {
     assert_eq!(refused.to_string(), "this is another process");
     assert!(!folder.output_path().exists());
 }
+
+/// Make sure that each program that runs in a thread of the target has the instruction that keeps it on the thread's stack
+/// (`verifier::keep_stack`): a kernel may give the others one stack for each processor, and two threads share it.
+#[test]
+fn programs_keep_their_stack() {
+    use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
+    /// `call bpf_tail_call`: operation 0x85, no source register, number 12 (`linux/bpf.h`).
+    const TAIL_CALL: [u8; 8] = [0x85, 0, 0, 0, 12, 0, 0, 0];
+    let file = object::File::parse(bpf_object()).expect("an object");
+    let mut programs = 0;
+    for symbol in file.symbols().filter(|symbol| symbol.size() > 0) {
+        let Some(section) = symbol.section_index().and_then(|index| file.section_by_index(index).ok()) else {
+            continue;
+        };
+        let section_name = section.name().expect("a name");
+        if section_name.starts_with("uprobe") || section_name.starts_with("uretprobe") {
+            let code = section.data().expect("code");
+            let code = &code[symbol.address() as usize..][..symbol.size() as usize];
+            assert!(code.as_chunks::<8>().0.contains(&TAIL_CALL), "{:?}", symbol.name());
+            programs += 1;
+        }
+    }
+    assert!(programs >= 15, "{programs} programs");
+}
