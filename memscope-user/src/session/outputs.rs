@@ -197,6 +197,7 @@ pub(crate) fn dump(
 }
 
 /// Whether an analysis that compares steps is made: not with `--steps` (contract §1.5, §1.8).
+#[cfg(feature = "cli")]
 pub(crate) fn compares_steps(args: &CollectOptions) -> bool {
     args.steps.is_empty() && args.analyses.questions.iter().any(|question| question.compares_steps)
 }
