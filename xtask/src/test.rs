@@ -31,15 +31,17 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let shared = shared.map(|folder| existing(&folder)).transpose()?;
     let host = Arch::host();
     setup::run(&[])?;
-    // The network is busy while the compiler is.
+    // The network is busy while the compiler is, and two compilers are where one looks at a large crate alone.
     let fetching = thread::spawn(move || Fetched::get(with_wheels, with_browser));
-    build::with_python()?;
-    sim::build_for_tests(host)?;
     let whole = rest.is_empty();
+    let compiling = whole.then(|| thread::spawn(built));
     if !whole {
         eprintln!("left out: `check`, doc tests and `fuzz`, because only some tests were asked for");
     }
-    let mut nextest = with_needs(host, if whole { built()? } else { runner()? })?;
+    build::with_python()?;
+    sim::build_for_tests(host)?;
+    let nextest = compiling.map_or_else(runner, |tests| tests.join().expect("no panic"))?;
+    let mut nextest = with_needs(host, nextest)?;
     if let Some(folder) = &shared {
         nextest.args(["--profile", "shared"]).env(SHARED, folder);
     } else {
