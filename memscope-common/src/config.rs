@@ -135,13 +135,13 @@ pub const MINOR_BITS: u32 = 20;
 /// A wait of a thread. Each has an answer of its own: the answer to a wait that the thread did not need in the end must not end the next one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Held {
+pub struct Wait {
     /// The thread, as `pid_tgid`.
     pub thread: u64,
     /// Time of the record that asks for the wait, in nanoseconds of `CLOCK_MONOTONIC`.
     pub since_ns: u64,
 }
-const _: () = assert!(size_of::<Held>() == 16);
+const _: () = assert!(size_of::<Wait>() == 16);
 
 /// State of a held thread: it waits.
 pub const HOLD_ASKED: u64 = 0;
@@ -204,5 +204,5 @@ mod pod {
     // SAFETY: as above.
     unsafe impl aya::Pod for super::ImageKey {}
     // SAFETY: as above.
-    unsafe impl aya::Pod for super::Held {}
+    unsafe impl aya::Pod for super::Wait {}
 }

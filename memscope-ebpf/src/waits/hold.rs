@@ -9,7 +9,7 @@ use aya_ebpf::{
 };
 use memscope_common::{
     Miss,
-    config::{HOLD_ASKED, HOLD_GIVEN_UP, Held, PROCESS_HOLD_ALWAYS},
+    config::{HOLD_ASKED, HOLD_GIVEN_UP, PROCESS_HOLD_ALWAYS, Wait},
 };
 
 use super::images::all_known;
@@ -25,7 +25,7 @@ use crate::{
 
 /// Waits; user space removes them. Full: a thread is counted, and not held.
 #[map]
-static HOLDS: HashMap<Held, u64> = HashMap::with_max_entries(4096, 0);
+static HOLDS: HashMap<Wait, u64> = HashMap::with_max_entries(4096, 0);
 /// Since when a thread waits, by `pid_tgid`; one that has given up stays until its next wait, or until there is no room.
 #[map]
 static HELD_SINCE: LruHashMap<u64, u64> = LruHashMap::with_max_entries(8192, 0);
@@ -44,7 +44,7 @@ const LOOPS: u32 = 32;
 /// A waiting thread.
 #[repr(C)]
 struct Waiting {
-    held: Held,
+    held: Wait,
     stack_pointer: u64,
     /// Why it waits no longer; 0: it waits.
     over: u64,
@@ -75,7 +75,7 @@ pub(crate) fn hold(ctx: *mut c_void, number: impl FnOnce() -> u32) {
 
 /// Waits, and notes why the wait is over.
 #[inline(always)]
-fn hold_until_answered(held: Held, row: u16, libraries: u64, regs: &pt_regs) {
+fn hold_until_answered(held: Wait, row: u16, libraries: u64, regs: &pt_regs) {
     count(row, Miss::Held);
     match wait(held, regs::stack_pointer(regs)) {
         ANSWERED => {
@@ -90,10 +90,10 @@ fn hold_until_answered(held: Held, row: u16, libraries: u64, regs: &pt_regs) {
 
 /// The wait of a thread; `None`: it has none, or there are more than can be noted.
 #[inline(always)]
-fn wait_of(id: u64) -> Option<Held> {
+fn wait_of(id: u64) -> Option<Wait> {
     // SAFETY: a live map value, which only this thread writes.
     let since_ns = unsafe { *HELD_SINCE.get(&id)? };
-    Some(Held { thread: id, since_ns })
+    Some(Wait { thread: id, since_ns })
 }
 
 /// Whether user space has not answered the last wait of the thread, which has gone on.
@@ -106,7 +106,7 @@ pub(super) fn is_silent(id: u64) -> bool {
 
 /// Notes that the thread is about to wait. Returns whether there was room.
 #[inline(always)]
-pub(super) fn ask(held: &Held) -> bool {
+pub(super) fn ask(held: &Wait) -> bool {
     if HOLDS.insert(held, &HOLD_ASKED, 0).is_err() {
         return false;
     }
@@ -119,14 +119,14 @@ pub(super) fn ask(held: &Held) -> bool {
 
 /// Forgets a wait.
 #[inline(always)]
-pub(super) fn forget(held: &Held) {
+pub(super) fn forget(held: &Wait) {
     let _ = HOLDS.remove(held);
     let _ = HELD_SINCE.remove(&held.thread);
 }
 
 /// Gives the thread up: it waited too long. User space reports and removes it.
 #[inline(always)]
-fn give_up(held: &Held, row: u16) {
+fn give_up(held: &Wait, row: u16) {
     const EXISTS: u64 = 2;
     let _ = HOLDS.insert(held, &HOLD_GIVEN_UP, EXISTS);
     count(row, Miss::NotHeld);
@@ -159,7 +159,7 @@ fn first_library(regs: &pt_regs, number: u32, tgid: u32) -> u64 {
 
 /// Waits. Returns why the wait is over; 0 if it is not.
 #[inline(always)]
-fn wait(held: Held, stack_pointer: u64) -> u64 {
+fn wait(held: Wait, stack_pointer: u64) -> u64 {
     let mut waiting = Waiting { held, stack_pointer, over: 0 };
     for _ in 0..LOOPS {
         // SAFETY: the callback takes a number and a waiting thread.

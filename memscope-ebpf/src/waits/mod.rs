@@ -12,7 +12,7 @@ use core::ffi::c_void;
 use aya_ebpf::{bindings::pt_regs, macros::map, maps::HashMap};
 use memscope_common::{
     Kind, LibraryRecord, Miss, ProbeRow, ProcessRecord,
-    config::{Held, ImageKey, PROCESS_HOLD, PROCESS_STOP},
+    config::{ImageKey, PROCESS_HOLD, PROCESS_STOP, Wait},
     record::{WAITS_HELD, WAITS_STOPPED, WITHHELD_ROOM, WITHHELD_SILENT},
 };
 
@@ -67,7 +67,7 @@ fn report_library(ctx: *mut c_void, row: u16, state: u32, flags: u32) {
     let id = current::thread_id();
     let tgid = current::tgid_of(id);
     let header = header_of(id, Kind::Library, row, LEN);
-    let held = Held { thread: id, since_ns: header.time_ns };
+    let held = Wait { thread: id, since_ns: header.time_ns };
     // Before the record leaves: the answer may come at once.
     let waits = ask(&held, tgid, row, flags);
     let mut record = LibraryRecord { header, state, stopped: waits };
@@ -82,7 +82,7 @@ fn report_library(ctx: *mut c_void, row: u16, state: u32, flags: u32) {
 /// Notes that the thread, or its process, is to wait. Returns how, or why it does not; 0 if it need
 /// not.
 #[inline(always)]
-fn ask(held: &Held, tgid: u32, row: u16, flags: u32) -> u32 {
+fn ask(held: &Wait, tgid: u32, row: u16, flags: u32) -> u32 {
     if flags & PROCESS_HOLD != 0 {
         ask_to_hold(held, row)
     } else if flags & PROCESS_STOP != 0 {
@@ -94,7 +94,7 @@ fn ask(held: &Held, tgid: u32, row: u16, flags: u32) -> u32 {
 
 /// Notes that the thread is to be held. Returns [`WAITS_HELD`], or why it is not held.
 #[inline(always)]
-fn ask_to_hold(held: &Held, row: u16) -> u32 {
+fn ask_to_hold(held: &Wait, row: u16) -> u32 {
     let silent = hold::is_silent(held.thread);
     if !silent && hold::ask(held) {
         return WAITS_HELD;

@@ -8,7 +8,7 @@ use aya::{
     Pod,
     maps::{HashMap, Map, MapData, MapError},
 };
-use memscope_common::config::{HOLD_ASKED, HOLD_GIVEN_UP, Held, ProcessState, STOP_AGAIN, STOP_OURS, STOP_THEIRS};
+use memscope_common::config::{HOLD_ASKED, HOLD_GIVEN_UP, ProcessState, STOP_AGAIN, STOP_OURS, STOP_THEIRS, Wait};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -24,12 +24,12 @@ use crate::{
 
 /// The maps of waiting threads and processes.
 pub struct Waits {
-    holds: HashMap<MapData, Held, u64>,
+    holds: HashMap<MapData, Wait, u64>,
     stops: HashMap<MapData, u32, u32>,
     processes: HashMap<MapData, u32, ProcessState>,
     fds: [OwnedFd; 3],
     /// Waits that were noticed.
-    taken: Vec<Held>,
+    taken: Vec<Wait>,
 }
 
 fn open<K: Pod, V: Pod>(name: &'static str, fd: OwnedFd) -> Result<HashMap<MapData, K, V>, KernelError> {
@@ -75,7 +75,7 @@ impl Waits {
     }
 
     /// Notes a held thread: it may take longer now, as long as [`live`](Self::live) is called.
-    pub fn take(&mut self, held: Held) {
+    pub fn take(&mut self, held: Wait) {
         if self.holds.get(&held, 0).is_ok_and(|state| state == HOLD_ASKED) {
             self.sign(held);
             self.taken.push(held);
@@ -96,13 +96,13 @@ impl Waits {
     }
 
     /// One that gives up at this moment is not seen to have: it is counted.
-    fn sign(&mut self, held: Held) {
+    fn sign(&mut self, held: Wait) {
         const EXISTS: u64 = 2;
         let _ = self.holds.insert(&held, &monotonic_ns(), EXISTS);
     }
 
     /// Ends a wait. Returns false if the thread had given up before.
-    pub fn release(&mut self, held: Held) -> bool {
+    pub fn release(&mut self, held: Wait) -> bool {
         let gave_up = self.holds.get(&held, 0).is_ok_and(|state| state == HOLD_GIVEN_UP);
         let _ = self.holds.remove(&held);
         !gave_up
@@ -110,7 +110,7 @@ impl Waits {
 
     /// Releases all held threads.
     pub fn release_all(&mut self) {
-        let all: Vec<Held> = self.holds.keys().filter_map(Result::ok).collect();
+        let all: Vec<Wait> = self.holds.keys().filter_map(Result::ok).collect();
         for held in all {
             self.release(held);
         }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use memscope_common::{
-    config::Held,
+    config::Wait,
     record::{Header, Kind, ProcessRecord, WAITS_HELD, WAITS_STOPPED, WITHHELD_ROOM},
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -79,13 +79,13 @@ pub struct Urgent {
     /// It was sent `SIGSTOP` and waits for `SIGCONT`.
     pub stopped: bool,
     /// The wait of its thread, until released.
-    pub held: Option<Held>,
+    pub held: Option<Wait>,
     /// Why it does not wait although it should: one of `WITHHELD_*`.
     pub withheld: Option<u32>,
 }
 
 /// Called at once with each wait of a thread, and with `None` several times a second as the tracer's sign of life.
-pub type OnHeld = Box<dyn FnMut(Option<Held>) + Send>;
+pub type OnHeld = Box<dyn FnMut(Option<Wait>) + Send>;
 
 /// Sees every record, once its text has been read, before it is sent on.
 pub type OnRecord = Box<dyn FnMut(&[u8]) + Send>;
@@ -352,7 +352,7 @@ fn urgency(record: &[u8]) -> Option<Urgent> {
     };
     let waits = u32_at(record, std::mem::offset_of!(ProcessRecord, stopped));
     let pid = u32_at(record, std::mem::offset_of!(Header, tgid));
-    let held = Held {
+    let held = Wait {
         thread: u64::from(pid) << 32 | u64::from(u32_at(record, std::mem::offset_of!(Header, tid))),
         since_ns: u64_at(record, std::mem::offset_of!(Header, time_ns)),
     };
@@ -396,7 +396,7 @@ mod tests {
         library[0] = 5;
         library[12] = 8;
         library[28] = WAITS_HELD as u8;
-        let held = Some(Held { thread: 7 << 32 | 8, since_ns: 5 });
+        let held = Some(Wait { thread: 7 << 32 | 8, since_ns: 5 });
         assert_eq!(urgency(&library).map(|urgent| urgent.held), Some(held));
         library[28] = 0;
         assert_eq!(urgency(&library).map(|urgent| urgent.held), Some(None));
