@@ -25,6 +25,8 @@ use crate::os::maps;
 
 /// Longest time until the thread's next operator.
 const NEXT_OPERATOR: Duration = Duration::from_millis(500);
+/// Longest wait for a signal that was under way when no more were to be sent.
+const LAST_OPERATOR: Duration = Duration::from_millis(1);
 /// Longest time of a system call.
 const CALL_PATIENCE: Duration = Duration::from_secs(2);
 /// The thread's wait for an answer before it checks whether we live.
@@ -94,23 +96,28 @@ impl Drop for Seized {
 }
 
 /// Puts the handler into `pid`, helped by its thread `tid` when it arrives at its next operator. `arm` lets threads be
-/// sent signals from there on; handlers at addresses in `replaceable` are none of the program's own; `is_at_operator`
+/// sent signals from there on, or no longer; handlers at addresses in `replaceable` are none of the program's own; `is_at_operator`
 /// returns whether the thread is where it was sent one, by its stack pointer and instruction pointer.
 pub(super) fn run(
     pid: u32,
     tid: u32,
     functions: Functions,
     replaceable: &[Range<u64>],
-    arm: impl FnOnce() -> io::Result<()>,
+    mut arm: impl FnMut(bool) -> io::Result<()>,
     is_at_operator: &dyn Fn([u64; 2]) -> bool,
 ) -> Result<Shared, Failure> {
     let seized = Seized::new(tid.cast_signed())?;
     // Until the thread is released, its process's number is not reused, so the memory is that of the process.
     let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
     let traced = Traced { pid, tid: seized.tid, memory, replaceable, is_at_operator };
-    arm()?;
-    traced.wait_for_signal(NEXT_OPERATOR, || traced.has_come())?;
-    traced.set_up(functions)
+    arm(true)?;
+    let result = traced.wait_for_signal(NEXT_OPERATOR, || traced.has_come()).and_then(|()| traced.set_up(functions));
+    if result.is_err() {
+        // While it is traced: once released, its next operator would send it a signal for a handler of its own.
+        let _ = arm(false);
+        let _ = traced.wait_for_signal(LAST_OPERATOR, || traced.has_come());
+    }
+    result
 }
 
 impl Traced<'_> {

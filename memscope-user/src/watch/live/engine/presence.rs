@@ -92,7 +92,10 @@ impl Engine {
         let (pid, watched, sites) = (self.pid, &mut self.maps.watched, &self.maps.sites);
         let from = if replaceable.is_empty() { 0 } else { ANY_HANDLER };
         let armed = WatchedProcess { from, ..WatchedProcess::default() };
-        let arm = move || watched.insert(&pid, &armed, 0).map_err(std::io::Error::other);
+        let arm = move |on: bool| {
+            let done = if on { watched.insert(&pid, &armed, 0) } else { watched.remove(&pid) };
+            done.map_err(std::io::Error::other)
+        };
         let id = u64::from(pid) << 32 | u64::from(tid);
         let is_at_operator = |place: [u64; 2]| sites.get(&id, 0).is_ok_and(|site| is_there(&site, place));
         // It traces, and its end lets go.
