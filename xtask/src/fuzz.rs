@@ -6,7 +6,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -21,8 +21,6 @@ use crate::{
 const TARGET: &str = "MEMSCOPE_FUZZ";
 /// Seconds for each target when nothing is said.
 const SECONDS: u32 = 60;
-/// What `test` gives each, and how many inputs at most.
-const SHORT: (u32, u32) = (4, 20_000);
 /// The same inputs are made up in each run, as far as time goes.
 const SEED: &str = "-seed=1";
 const USAGE: &str = "usage: ./x fuzz [TARGET] [--seconds N] [--keep]";
@@ -50,28 +48,6 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             // Only what reaches code that nothing in there reaches.
             run_command(on(&fuzzer, name).arg("-merge=1").args([corpus(name), found]))?;
         }
-    }
-    Ok(())
-}
-
-/// A few seconds of each target, with what the tree has to begin with.
-pub(crate) fn short() -> Result<()> {
-    let fuzzer = build()?;
-    let (seconds, runs) = SHORT;
-    for name in targets()? {
-        // New inputs go to the first folder: the corpus in the tree stays as it is.
-        let found = target().join("fuzz/short").join(&name);
-        if found.exists() {
-            fs::remove_dir_all(&found).with_context(|| format!("failed to empty `{}`", found.display()))?;
-        }
-        fs::create_dir_all(&found).with_context(|| format!("failed to make `{}`", found.display()))?;
-        let mut command = on(&fuzzer, &name);
-        command.arg(format!("-max_total_time={seconds}")).arg(format!("-runs={runs}")).args([&found, &corpus(&name)]);
-        let said =
-            command.stdout(Stdio::null()).stderr(Stdio::piped()).output().context("the fuzzer does not start")?;
-        let text = String::from_utf8_lossy(&said.stderr);
-        ensure!(said.status.success(), "{text}\nfuzz target {name} failed: {}", repeat(&name));
-        eprintln!("fuzz {name}: {}", text.lines().rev().find(|line| line.starts_with("Done")).unwrap_or_default());
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{
     arch::Arch,
-    bpf, build, check, fuzz,
+    bpf, build, check,
     project::{cargo, find, is_root, output, program, root, run as run_command, target, tool},
     python, setup, sim, tables,
     wheels::{self, Set},
@@ -30,13 +30,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         parse(arguments, env::var_os(SHARED).map(PathBuf::from))?;
     let shared = shared.map(|folder| existing(&folder)).transpose()?;
     let host = Arch::host();
-    setup::run(&[])?;
-    // The network is busy while the compiler is, and two compilers are where one looks at a large crate alone.
-    let fetching = thread::spawn(move || Fetched::get(with_wheels, with_browser));
     let whole = rest.is_empty();
+    setup::nextest()?;
+    // Two compilers are where one looks at a large crate alone, and the network is busy while they are.
     let compiling = whole.then(|| thread::spawn(built));
+    setup::run(&[])?;
+    let fetching = thread::spawn(move || Fetched::get(with_wheels, with_browser));
     if !whole {
-        eprintln!("left out: `check`, doc tests and `fuzz`, because only some tests were asked for");
+        eprintln!("left out: `check` and doc tests, because only some tests were asked for");
     }
     build::with_python()?;
     sim::build_for_tests(host)?;
@@ -112,7 +113,7 @@ impl Beside {
         let mut nice = program("nice");
         nice.args(["-n", "19"]).arg(this).arg(BESIDE).stdin(Stdio::null()).stdout(file).stderr(again);
         let child = nice.spawn().context("cannot start `nice`")?;
-        eprintln!("beside the tests: `check`, doc tests and `fuzz`; they say what fails when the tests have ended");
+        eprintln!("beside the tests: `check` and doc tests; they say what fails when the tests have ended");
         Ok(Self { child, log })
     }
 
@@ -121,7 +122,7 @@ impl Beside {
         if !status.success() {
             eprint!("{}", fs::read_to_string(&self.log).unwrap_or_default());
         }
-        ensure!(status.success(), "`check`, doc tests or `fuzz` failed ({status}): their words are above");
+        ensure!(status.success(), "`check` or doc tests failed ({status}): their words are above");
         Ok(())
     }
 }
@@ -132,8 +133,7 @@ pub(crate) const BESIDE: &str = "test-beside";
 /// That verb.
 pub(crate) fn beside() -> Result<()> {
     check::all()?;
-    doc_tests()?;
-    fuzz::short()
+    doc_tests()
 }
 
 /// Nextest on tests that are compiled already: it asks cargo for nothing, which another cargo could make it wait for.

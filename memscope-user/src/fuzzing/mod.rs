@@ -26,13 +26,14 @@ use crate::{
     probes::ProbeSpec,
     python as interpreter,
     stacks::unwind,
+    whatif::{self, Card, Settings, Setup, Until, snapshot::requests_of},
 };
 
 /// Reads bytes.
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("btf", task_layout::any_types),
     ("capture", capture),
     ("csv", |bytes| dump("dump.csv", bytes)),
@@ -45,6 +46,7 @@ pub const TARGETS: [(&str, Target); 13] = [
     ("maps", maps),
     ("python", python),
     ("rules", rules),
+    ("snapshot", snapshot),
     ("unwind", unwind::any_file),
 ];
 
@@ -195,6 +197,13 @@ fn filter(bytes: &[u8]) {
     });
 }
 
+/// A memory snapshot of `PyTorch`, and its requests through the model of the pool.
+fn snapshot(bytes: &[u8]) {
+    let Ok(requests) = requests_of(bytes) else { return };
+    let setup = Setup { settings: Settings::default(), card: Card::default() };
+    let _ = whatif::replay(&requests, &setup, Until::End);
+}
+
 /// A table of rules, on blocks with stacks.
 fn rules(bytes: &[u8]) {
     let Some(rules) = str::from_utf8(bytes).ok().and_then(|text| RuleSet::of_text(text).ok()) else { return };
@@ -205,21 +214,115 @@ fn rules(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        collections::BTreeSet,
+        panic::{self, AssertUnwindSafe},
+        path::PathBuf,
+    };
+
+    use proptest::{
+        collection::vec,
+        prelude::*,
+        sample::{Index, select},
+        test_runner::{RngAlgorithm, TestRng, TestRunner},
+    };
+
     use super::*;
+
+    const CORPORA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus");
+
+    fn corpus(name: &str) -> Vec<PathBuf> {
+        let files = fs::read_dir(Path::new(CORPORA).join(name));
+        let files = files.unwrap_or_else(|error| panic!("no corpus of {name}: {error}"));
+        let mut inputs: Vec<_> = files.map(|file| file.expect("an entry").path()).collect();
+        inputs.sort();
+        assert!(!inputs.is_empty(), "{name}");
+        inputs
+    }
+
+    /// Each target has a corpus, and each corpus a target.
+    #[test]
+    fn corpora_are_of_targets() {
+        let folders = fs::read_dir(CORPORA).expect("corpora");
+        let folders: BTreeSet<_> = folders.map(|folder| folder.expect("an entry").file_name()).collect();
+        assert_eq!(folders, TARGETS.iter().map(|(name, _)| (*name).into()).collect());
+    }
 
     /// Inputs that a run of `./x fuzz` has found worth keeping, and each input that has made a target fail once.
     #[test]
     fn corpora_are_read() {
-        let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
         for (name, target) in TARGETS {
-            let files = fs::read_dir(corpora.join(name)).unwrap_or_else(|error| panic!("no corpus of {name}: {error}"));
-            let mut inputs: Vec<_> = files.map(|file| file.expect("an entry").path()).collect();
-            inputs.sort();
-            assert!(!inputs.is_empty(), "{name}");
-            for input in inputs {
+            for input in corpus(name) {
                 println!("{}", input.display());
                 target(&fs::read(&input).expect("readable"));
             }
+        }
+    }
+
+    /// A change of an input.
+    #[derive(Clone, Debug)]
+    enum Change {
+        Set(Index, u8),
+        /// A number of 8 bytes, as they stand for sizes, counts and offsets.
+        Number(Index, u64),
+        Cut(Index),
+        Repeat(Index, Index),
+    }
+
+    impl Change {
+        fn any() -> impl Strategy<Value = Self> {
+            let place = any::<Index>;
+            let number = select(vec![0, 1, u64::from(u32::MAX), i64::MAX as u64, 1 << 63, u64::MAX - 7, u64::MAX]);
+            prop_oneof![
+                4 => (place(), any::<u8>()).prop_map(|(at, byte)| Self::Set(at, byte)),
+                2 => (place(), number).prop_map(|(at, number)| Self::Number(at, number)),
+                1 => place().prop_map(Self::Cut),
+                1 => (place(), place()).prop_map(|(from, to)| Self::Repeat(from, to)),
+            ]
+        }
+
+        fn apply(&self, bytes: &mut Vec<u8>) {
+            if bytes.is_empty() {
+                return;
+            }
+            let at = |index: &Index| index.index(bytes.len());
+            match self {
+                Self::Set(place, byte) => {
+                    let at = at(place);
+                    bytes[at] = *byte;
+                }
+                Self::Number(place, number) => {
+                    let at = at(place);
+                    let end = bytes.len().min(at + 8);
+                    bytes[at..end].copy_from_slice(&number.to_le_bytes()[..end - at]);
+                }
+                Self::Cut(place) => bytes.truncate(at(place)),
+                Self::Repeat(from, to) => {
+                    let (from, to) = (at(from), at(to));
+                    let piece = bytes[from.min(to)..from.max(to)].to_vec();
+                    bytes.extend(piece);
+                }
+            }
+        }
+    }
+
+    /// What `./x fuzz` does at length, in small: inputs near those of the corpora, the same in each run.
+    #[test]
+    fn inputs_near_the_corpora_are_read() {
+        for (name, target) in TARGETS {
+            let inputs: Vec<_> = corpus(name).iter().map(|input| fs::read(input).expect("readable")).collect();
+            let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+            let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+            let changed = (select(inputs), vec(Change::any(), 1..6));
+            let result = runner.run(&changed, |(mut bytes, changes)| {
+                for change in changes {
+                    change.apply(&mut bytes);
+                }
+                let read = panic::catch_unwind(AssertUnwindSafe(|| target(&bytes)));
+                prop_assert!(read.is_ok(), "{name} cannot read {:?}", String::from_utf8_lossy(&bytes));
+                Ok(())
+            });
+            result.unwrap_or_else(|error| panic!("{error}"));
         }
     }
 }

@@ -27,13 +27,14 @@ fn watch_to_the_end(target: Target) {
     assert!(run.stdout.contains(&format!("; {SIDES} look(s), 1 change(s)\n")), "{}", run.said());
 }
 
-/// A tracer that is killed at a step of its setting up, each in its turn, leaves the program as it was, and is followed by another.
+/// A tracer that is killed at a step of its setting up leaves the program as it was, and is followed by another: before every second step, and
+/// behind the others.
 fn killed_at_steps(behind: bool) {
     const SET_REGISTERS: u32 = 0x4205;
     /// One further that asks for the handler which a tracer has left, where one has.
     const CALLS: usize = 6;
     let target = target(&["--warm", "100000"], 20);
-    let (mut at, mut hit, mut longest, mut late) = (0, Vec::new(), Vec::new(), 0);
+    let (mut at, mut hit, mut longest, mut late) = (usize::from(behind), Vec::new(), Vec::new(), 0);
     loop {
         let running = Tracer::attach(&[&target]).option("--watch=start,end").start();
         let is_on = || running.stderr().contains("block watch is on");
@@ -50,7 +51,7 @@ fn killed_at_steps(behind: bool) {
         }
         hit.extend(steps.last().copied());
         // Interpreted, each takes half a minute.
-        at += if in_vm() { 9 } else { 1 };
+        at += if in_vm() { 9 } else { 2 };
     }
     println!("killed at {} of {} steps: {hit:x?}", hit.len(), longest.len());
     let count = |steps: &[u32], request: u32| steps.iter().filter(|step| **step == request).count();
@@ -61,9 +62,9 @@ fn killed_at_steps(behind: bool) {
     if !in_vm() {
         // Each call was about to be made, and was under way.
         for request in [SET_REGISTERS, libc::PTRACE_CONT] {
-            assert!(count(&hit, request) >= CALLS, "{hit:x?}");
+            assert!(count(&hit, request) >= CALLS / 2, "{hit:x?}");
         }
-        assert_eq!(hit.len(), longest.len(), "{hit:x?}");
+        assert_eq!(hit.len(), (longest.len() + usize::from(!behind)) / 2, "{hit:x?}");
     }
     watch_to_the_end(target);
 }
@@ -82,7 +83,7 @@ fn killed_behind_steps() {
 
 /// Tracers that are killed at any moment, while they set up too, and while operators run.
 fn killed_at_random(seed: u64) {
-    let rounds = if in_vm() { 3 } else { 25 };
+    let rounds = if in_vm() { 3 } else { 13 };
     let target = target(&["--warm", "100000"], 20);
     for round in 0..rounds {
         let running = Tracer::attach(&[&target]).option("--watch=warm,none").start();
@@ -99,7 +100,7 @@ fn killed_at_random(seed: u64) {
     watch_to_the_end(target);
 }
 
-/// 200 of them in two tests, four programs at a time: such a round is mostly waiting for probes to be put up and taken down.
+/// 104 of them in two tests, four programs at a time: such a round is mostly waiting for probes to be put up and taken down.
 fn killed_at_random_together(seeds: [u64; 4]) {
     let seeds = if in_vm() { &seeds[..2] } else { &seeds };
     std::thread::scope(|scope| {

@@ -129,12 +129,12 @@ impl<'a, 'b> History<'a, 'b> {
             }
             "segment_alloc" => {
                 self.unclear();
-                self.reserved_bytes += entry.size;
+                self.reserved_bytes = self.reserved_bytes.saturating_add(entry.size);
                 self.requests.segments[usize::from(self.device)].push(entry.addr);
             }
             "segment_map" => {
                 self.unclear();
-                self.reserved_bytes += entry.size;
+                self.reserved_bytes = self.reserved_bytes.saturating_add(entry.size);
                 self.requests.expandable = true;
             }
             "segment_free" | "segment_unmap" => {
@@ -189,7 +189,8 @@ impl<'a, 'b> History<'a, 'b> {
         self.settle();
         let Some(slot) = self.live.remove(&entry.addr) else {
             // A block from before the history.
-            self.requests.gaps.older_bytes += entry.size;
+            let older_bytes = &mut self.requests.gaps.older_bytes;
+            *older_bytes = older_bytes.saturating_add(entry.size);
             return;
         };
         self.requests.frees += 1;
