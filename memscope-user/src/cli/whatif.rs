@@ -1,5 +1,6 @@
 //! `whatif` and `advise`: a recorded run's requests under other settings of its pool, or on a smaller device.
 
+use std::borrow::Cow;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,10 +15,10 @@ use crate::document;
 use crate::input::{Format, files, format};
 use crate::regular;
 use crate::whatif::answers::{
-    Advices, Question, WhatIf, Wishes, advise as advise_of, ask, write_advices, write_what_if,
+    Advices, ProcessAnswer, Question, WhatIf, Wishes, advise as advise_of, ask, write_advices, write_what_if,
 };
 use crate::whatif::snapshot::{is_snapshot, requests_of};
-use crate::whatif::{Family, Recorder, Release, Requests, Source, Until};
+use crate::whatif::{Batches, EmptyAt, Family, Recorder, Release, Requests, Source, Until, scaled, with_empty_caches};
 
 /// Larger snapshots are not read.
 const MAX_SNAPSHOT_BYTES: u64 = 4 << 30;
@@ -61,6 +62,15 @@ pub(super) struct WhatIfArgs {
     /// Leave out the requests of blocks that match EXPR (repeatable, AND), as in --filter: 'owner~mask', 'stack~cache'.
     #[arg(long, value_name = "EXPR", value_parser = select::condition)]
     pub without: Vec<Condition>,
+    /// Empty the cache where a step begins (`steps`), where each tenth does (`steps:10`), or at marks of a text (`mark:TEXT`).
+    #[arg(long, value_name = "WHEN", value_parser = EmptyAt::parse)]
+    pub empty_at: Option<EmptyAt>,
+    /// A recording of the same steps with another batch size.
+    #[arg(long, value_name = "FILE", requires = "batches", conflicts_with = "without")]
+    pub second: Option<PathBuf>,
+    /// Batch sizes of FILE, of --second, and the one to ask about: 16,32,48.
+    #[arg(long, value_name = "A,B,N", requires = "second", value_parser = Batches::parse)]
+    pub batches: Option<Batches>,
     /// Go on behind a request at which the program would have taken another path.
     #[arg(long)]
     pub go_on: bool,
@@ -96,30 +106,30 @@ impl ReplayedArgs {
             ..Question::default()
         }
     }
+}
 
-    /// Requests of the recording; and the same without those that match, if there are conditions.
-    fn requests(&self, without: Filter) -> Result<(Vec<Requests>, Vec<Requests>)> {
-        if let [file] = self.files.as_slice()
-            && let Some(requests) = snapshot(file)?
-        {
-            if !without.is_empty() {
-                bail!("a snapshot has no owners: --without needs a capture");
-            }
-            return Ok((vec![requests], Vec::new()));
+/// Requests of the recording; and the same without those that match, if there are conditions.
+fn requests(files: &[PathBuf], without: Filter) -> Result<(Vec<Requests>, Vec<Requests>)> {
+    if let [file] = files
+        && let Some(requests) = snapshot(file)?
+    {
+        if !without.is_empty() {
+            bail!("a snapshot has no owners: --without needs a capture");
         }
-        let paths = runs::one_capture(&self.files)?;
-        let source = source(&paths)?;
-        let (recorder, all) = Recorder::new(source);
-        let mut recorders: Vec<Box<dyn Observer>> = vec![Box::new(recorder)];
-        let part = (!without.is_empty()).then(|| {
-            let (recorder, part) = Recorder::new(source);
-            recorders.push(Box::new(recorder.without(without)));
-            part
-        });
-        input::observe(&paths, Selection::default(), recorders)?;
-        let part = part.and_then(|part| part.try_recv().ok()).unwrap_or_default();
-        Ok((all.try_recv().unwrap_or_default(), part))
+        return Ok((vec![requests], Vec::new()));
     }
+    let paths = runs::one_capture(files)?;
+    let source = source(&paths)?;
+    let (recorder, all) = Recorder::new(source);
+    let mut recorders: Vec<Box<dyn Observer>> = vec![Box::new(recorder)];
+    let part = (!without.is_empty()).then(|| {
+        let (recorder, part) = Recorder::new(source);
+        recorders.push(Box::new(recorder.without(without)));
+        part
+    });
+    input::observe(&paths, Selection::default(), recorders)?;
+    let part = part.and_then(|part| part.try_recv().ok()).unwrap_or_default();
+    Ok((all.try_recv().unwrap_or_default(), part))
 }
 
 /// Names of files, in one line.
@@ -168,20 +178,31 @@ pub(super) fn run(args: &WhatIfArgs) -> ExitCode {
 }
 
 fn what_if(args: &WhatIfArgs, without: Filter) -> Result<WhatIf> {
-    let (all, part) = args.replayed.requests(without)?;
+    let (all, part) = requests(&args.replayed.files, without)?;
+    let second =
+        args.second.as_ref().map(|file| requests(std::slice::from_ref(file), Filter::default())).transpose()?;
+    let second = second.map(|(second, _)| second);
     let question = Question {
         settings: args.settings.clone(),
         until: if args.go_on { Until::End } else { Until::Divergence },
         least: !args.quick,
-        changed: !args.without.is_empty(),
+        changed: !args.without.is_empty() || args.empty_at.is_some() || second.is_some(),
         ..args.replayed.question()
     };
     let mut processes = Vec::new();
+    // Which process of one run is which of the other is not known.
+    let second = second.map(|second| only(&second, "--second").cloned()).transpose()?;
+    if second.is_some() {
+        only(&all, "FILE")?;
+    }
     for whole in &all {
         let requests =
             if args.without.is_empty() { Some(whole) } else { part.iter().find(|part| part.pid == whole.pid) };
         let Some(requests) = requests else { continue };
-        processes.push(ask(requests, whole, &question).map_err(anyhow::Error::msg)?);
+        processes.push(changed(requests, whole, second.as_ref(), args, &question)?);
+    }
+    if args.empty_at.is_some() && processes.iter().all(|process| process.emptied == 0) {
+        bail!("no such moment in the recording: --empty-at needs its steps or marks");
     }
     Ok(WhatIf {
         input: name(&args.replayed.files),
@@ -193,10 +214,41 @@ fn what_if(args: &WhatIfArgs, without: Filter) -> Result<WhatIf> {
     })
 }
 
+fn only<'a>(all: &'a [Requests], which: &str) -> Result<&'a Requests> {
+    match all {
+        [one] => Ok(one),
+        _ => {
+            bail!("{which} has {} processes with requests to PyTorch's pool: --second compares runs of one", all.len())
+        }
+    }
+}
+
+/// Asks about one process, with requests changed as asked for.
+fn changed(
+    requests: &Requests,
+    whole: &Requests,
+    second: Option<&Requests>,
+    args: &WhatIfArgs,
+    question: &Question,
+) -> Result<ProcessAnswer> {
+    let mut requests = Cow::Borrowed(requests);
+    let (mut found, mut emptied) = (None, 0);
+    if let (Some(second), Some(batches)) = (second, args.batches) {
+        let (scaled, how) = scaled(&requests, second, batches).map_err(anyhow::Error::msg)?;
+        (requests, found) = (Cow::Owned(scaled), Some(how));
+    }
+    if let Some(at) = &args.empty_at {
+        let (changed, times) = with_empty_caches(&requests, at);
+        (requests, emptied) = (Cow::Owned(changed), times);
+    }
+    let answer = ask(&requests, whole, question).map_err(anyhow::Error::msg)?;
+    Ok(ProcessAnswer { emptied, scaled: found, ..answer })
+}
+
 /// `advise FILE…`.
 pub(super) fn run_advise(args: &AdviseArgs) -> ExitCode {
     input::exit(|| {
-        let (all, _) = args.replayed.requests(Filter::default())?;
+        let (all, _) = requests(&args.replayed.files, Filter::default())?;
         let question = args.replayed.question();
         let wishes = Wishes { keep_calls: args.keep_calls };
         let advices = all.iter().map(|requests| advise_of(requests, &question, wishes));

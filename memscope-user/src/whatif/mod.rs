@@ -7,6 +7,7 @@
 //! - `requests`: the program's requests, 24 bytes each, and the recorded answers;
 //! - `settings`: the pool's settings, as data with the release that introduced each; `pool` and `device`: the model;
 //! - `check`: whether the model reproduces the recording, which every answer begins with;
+//! - `changes`: requests of a changed program: emptied caches, another batch size;
 //! - `answers`: questions to them;
 //! - `forecast`: when a server's memory will be full, from what its pool held.
 //!
@@ -16,6 +17,7 @@ pub mod answers;
 mod bounds;
 #[cfg(test)]
 mod cases;
+mod changes;
 mod check;
 mod device;
 pub mod forecast;
@@ -28,6 +30,7 @@ pub mod snapshot;
 mod streams;
 
 pub use self::bounds::{Bounds, bounds};
+pub use self::changes::{Batches, EmptyAt, Scaled, scaled, with_empty_caches};
 pub use self::check::{Difference, Differs, SelfCheck, check, find_settings};
 pub use self::device::{Addresses, Calls, Card};
 pub use self::least::{Least, least};

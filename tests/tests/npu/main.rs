@@ -155,6 +155,7 @@ fn version_name() -> String {
 }
 
 mod attach;
+mod changes;
 mod found;
 mod holders;
 mod kinds;

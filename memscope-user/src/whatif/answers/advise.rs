@@ -7,8 +7,9 @@ use super::ask::{Question, Shown};
 use super::{Answer, Fit};
 use crate::whatif::MIB;
 use crate::whatif::bounds::{Bounds, bounds};
+use crate::whatif::changes::{EmptyAt, with_empty_caches};
 use crate::whatif::check::SelfCheck;
-use crate::whatif::requests::{Gaps, MarkOf, Op, Requests};
+use crate::whatif::requests::{Gaps, Op, Requests};
 use crate::whatif::settings::{Family, Settings};
 
 /// Smallest gain: this part of the present memory, and this many bytes.
@@ -157,7 +158,10 @@ fn emptied(
     now: &Answer,
     tried: &mut u32,
 ) -> Option<Answer> {
-    let emptied = with_empty_caches(requests)?;
+    let (emptied, times) = with_empty_caches(requests, &EmptyAt::Steps(1));
+    if times == 0 {
+        return None;
+    }
     *tried += 1;
     let other = Question { recorded: Some(shown.settings().to_owned()), changed: true, ..question.clone() };
     let shown = Shown::new(&emptied, requests, &other).ok()?;
@@ -165,22 +169,4 @@ fn emptied(
     let answer = shown.answer(shown.settings(), &quick, Some(&quick.card()));
     let settings = format!("{EMPTIED} behind each step");
     Some(Answer { settings, ..answer }).filter(|answer| is_gain(now, answer))
-}
-
-fn with_empty_caches(requests: &Requests) -> Option<Requests> {
-    let is_step = |index: u32| matches!(requests.marks.get(index as usize)?.what, MarkOf::Step(_)).then_some(());
-    let mut words = super::super::requests::Words::default();
-    let mut any = false;
-    for op in requests.words.iter() {
-        words.push(op);
-        if let Op::Mark { index } = op
-            && is_step(index).is_some()
-        {
-            any = true;
-            for device in 0..requests.devices.len() {
-                words.push(Op::EmptyCache { device: device as u8 });
-            }
-        }
-    }
-    any.then(|| requests.with_words(words))
 }

@@ -250,5 +250,7 @@ pub fn ask(requests: &Requests, whole: &Requests, question: &Question) -> Result
         recorded,
         answers,
         bounds,
+        emptied: 0,
+        scaled: None,
     })
 }

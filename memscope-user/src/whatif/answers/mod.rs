@@ -14,6 +14,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::bounds::Bounds;
+use super::changes::Scaled;
 use super::check::SelfCheck;
 use super::device::Calls;
 use super::least::Least;
@@ -171,6 +172,11 @@ pub struct ProcessAnswer {
     pub answers: Vec<Answer>,
     /// Bounds by device.
     pub bounds: Vec<Bounds>,
+    /// Number of times that the cache is emptied besides, as asked for.
+    pub emptied: u64,
+    /// Requests are those of another batch size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scaled: Option<Scaled>,
 }
 
 /// Answers of `whatif`.

@@ -6,6 +6,7 @@ use super::{Advice, Advices, Answer, DeviceAnswer, Fit, Part, ProcessAnswer, Spa
 use crate::printable::OneLine;
 use crate::text::numbers::{counted, rounded};
 use crate::whatif::bounds::Bounds;
+use crate::whatif::changes::Scaled;
 use crate::whatif::check::{Differs, SelfCheck};
 use crate::whatif::requests::Gaps;
 
@@ -22,7 +23,7 @@ pub fn write_what_if(found: &WhatIf, out: &mut dyn Write) -> io::Result<()> {
         if index > 0 {
             writeln!(out)?;
         }
-        write_process(process, found.limit_bytes, out)?;
+        write_process(process, found, out)?;
     }
     writeln!(out)?;
     writeln!(
@@ -31,7 +32,24 @@ pub fn write_what_if(found: &WhatIf, out: &mut dyn Write) -> io::Result<()> {
     )
 }
 
-fn write_process(process: &ProcessAnswer, limit_bytes: Option<u64>, out: &mut dyn Write) -> io::Result<()> {
+/// What differs from the recorded requests.
+fn write_changes(process: &ProcessAnswer, out: &mut dyn Write) -> io::Result<()> {
+    if process.emptied > 0 {
+        writeln!(out, "  The cache is emptied {} more.", counted(process.emptied, "time"))?;
+    }
+    let Some(Scaled { batches, growing, uneven }) = process.scaled else { return Ok(()) };
+    writeln!(
+        out,
+        "  Requests are those of batch {}, by the recordings of {} and {}: {growing} of {} change with it.",
+        batches.wanted, batches.first, batches.second, process.requests
+    )?;
+    if uneven > 0 {
+        writeln!(out, "  {} of them are not in proportion to it: rounded up.", uneven)?;
+    }
+    Ok(())
+}
+
+fn write_process(process: &ProcessAnswer, found: &WhatIf, out: &mut dyn Write) -> io::Result<()> {
     let ProcessAnswer { pid, requests, used_by_streams, failures, .. } = process;
     writeln!(out, "Process {pid}: {} to PyTorch's pool", counted(*requests, "request"))?;
     write_check(&process.check, &process.gaps, out)?;
@@ -52,10 +70,13 @@ fn write_process(process: &ProcessAnswer, limit_bytes: Option<u64>, out: &mut dy
             )?;
         }
     }
+    write_changes(process, out)?;
     writeln!(out)?;
-    write_answer("As recorded", &process.recorded, &process.recorded, out)?;
+    let is_changed = found.without > 0 || process.emptied > 0 || process.scaled.is_some();
+    let title = if is_changed { "Changed, with the recorded settings" } else { "As recorded" };
+    write_answer(title, &process.recorded, &process.recorded, out)?;
     for answer in &process.answers {
-        let limit = limit_bytes.map(|bytes| format!(" on {}", rounded(bytes.into()))).unwrap_or_default();
+        let limit = found.limit_bytes.map(|bytes| format!(" on {}", rounded(bytes.into()))).unwrap_or_default();
         writeln!(out)?;
         write_answer(&format!("{}{limit}", name(&answer.settings)), answer, &process.recorded, out)?;
     }

@@ -8,7 +8,7 @@ mod thread;
 mod words;
 
 pub use self::from_events::{Recorder, Source};
-pub(super) use self::words::{MAX_LANES, Op, Slots, Words};
+pub(super) use self::words::{Iter, MAX_LANES, Op, Slots, Words};
 
 use std::sync::Arc;
 

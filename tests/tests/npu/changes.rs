@@ -1,0 +1,85 @@
+//! `whatif` about changed programs, against runs of the programs that were changed.
+
+use std::path::Path;
+use std::process::Command;
+
+use memscope_tests::harness::tracer::{Folder, Run, tracer_path};
+use memscope_tests::torch::bench::Program;
+use serde_json::Value;
+
+fn program(line: &str) -> Program {
+    Program::new(line).env("TASK_QUEUE_ENABLE", "1")
+}
+
+/// What it says of its peaks when it runs by itself: allocated and reserved bytes.
+fn real(line: &str) -> [u64; 2] {
+    let [output, _] = program(line).output(&Folder::new());
+    let peaks = output.lines().find_map(|line| line.strip_prefix("peaks ")).expect("peaks");
+    let peaks: Vec<u64> = peaks.split(' ').map(|bytes| bytes.parse().expect("bytes")).collect();
+    peaks.try_into().expect("two")
+}
+
+fn recorded(line: &str) -> Run {
+    program(line).traced_with(&[]).0
+}
+
+/// The answer about the process.
+fn answer(capture: &Path, options: &[&str]) -> Value {
+    let output =
+        Command::new(tracer_path()).arg("whatif").arg(capture).args(["--quick", "--json"]).args(options).output();
+    let output = output.expect("started");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    found["processes"][0].clone()
+}
+
+/// Least and most of a figure of the device, under the recorded settings.
+fn span(answer: &Value, figure: &str) -> [u64; 2] {
+    let span = &answer["recorded"]["devices"][0][figure];
+    ["least", "most"].map(|end| span[end].as_u64().unwrap_or_else(|| panic!("no {figure}: {answer:#}")))
+}
+
+fn assert_answers(answer: &Value, real: [u64; 2]) {
+    assert_eq!(span(answer, "allocated_peak_bytes"), [real[0]; 2], "{answer:#}");
+    let [least, most] = span(answer, "reserved_peak_bytes");
+    assert!((least..=most).contains(&real[1]), "{least} to {most}, real {}", real[1]);
+    println!("reserved {least} to {most}, real {}; allocated {}", real[1], real[0]);
+}
+
+/// Two batch sizes say what a third takes, larger and smaller.
+#[test]
+fn another_batch_size() {
+    let (first, second) = (recorded("batches.py 128 4"), recorded("batches.py 256 4"));
+    let second = second.folder.capture();
+    let second = second.to_str().expect("text");
+    for batch in [64, 8192] {
+        let batches = format!("128,256,{batch}");
+        let found = answer(&first.folder.capture(), &["--second", second, "--batches", &batches]);
+        assert!(found["scaled"]["growing"].as_u64() > Some(20), "{:#}", found["scaled"]);
+        assert_eq!(found["scaled"]["uneven"], 0, "{:#}", found["scaled"]);
+        assert_answers(&found, real(&format!("batches.py {batch} 4")));
+    }
+}
+
+/// Another number of steps is another program.
+#[test]
+fn batch_sizes_of_other_programs() {
+    let (first, second) = (recorded("batches.py 128 3"), recorded("batches.py 256 4"));
+    let mut ask = Command::new(tracer_path());
+    ask.arg("whatif").arg(first.folder.capture()).arg("--second").arg(second.folder.capture());
+    let output = ask.args(["--batches", "128,256,512"]).output().expect("started");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("the recordings differ behind"), "{said}");
+}
+
+/// Without `empty_cache` each epoch adds segments; with it, the pool holds those of the last one alone.
+#[test]
+fn emptied_caches() {
+    let run = recorded("empties.py keep");
+    let (kept, emptied) = (real("empties.py keep"), real("empties.py empty"));
+    assert!(emptied[1] < kept[1] / 2, "{emptied:?} {kept:?}");
+    let found = answer(&run.folder.capture(), &["--empty-at", "mark:epoch"]);
+    assert_eq!(found["emptied"], 6);
+    assert_answers(&found, emptied);
+    assert_answers(&answer(&run.folder.capture(), &[]), kept);
+}
