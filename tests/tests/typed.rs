@@ -221,3 +221,63 @@ fn configuration_has_what_is_collected() {
         assert_eq!(bits, [Some(collected), Some(written)], "{options:?}");
     }
 }
+
+/// Writes a snapshot of PyTorch: a block of 1 MiB stays, one of 64 KiB for each of `batch` comes and goes, and so does another one of 64 KiB with
+/// `more`.
+fn snapshot(folder: &Path, name: &str, batch: u32, more: bool) {
+    const WRITE: &str = "
+import pickle, sys
+name, batch, more = sys.argv[1], int(sys.argv[2]), sys.argv[3] == 'true'
+kib = 1 << 10
+events = [('segment_alloc', 1 << 40, 64 * 1024 * kib), ('alloc', 1 << 40, 1024 * kib)]
+for _ in range(3):
+    for size in [64 * kib * batch] + [64 * kib] * more:
+        events += [(action, 1 << 41, size) for action in ('alloc', 'free_requested', 'free_completed')]
+trace = [dict(action=action, addr=addr, size=size, stream=0, time_us=at) for at, (action, addr, size) in enumerate(events)]
+pickle.dump({'segments': [], 'device_traces': [trace]}, open(name, 'wb'), protocol=4)
+";
+    let mut write = Command::new("python3");
+    write.args(["-c", WRITE, name, &batch.to_string(), &more.to_string()]).current_dir(folder);
+    assert!(write.status().expect("an interpreter").success());
+}
+
+/// Makes sure that two recordings answer for a third batch size, and that what cannot be replayed is refused with its reason.
+#[test]
+fn changes_of_the_program() {
+    let folder = folder();
+    for (name, batch, more) in [("16", 16, false), ("32", 32, false), ("other", 32, true)] {
+        snapshot(folder.path(), name, batch, more);
+    }
+    let what_if = |options: &[&str]| {
+        let line = [&["whatif", "16", "--quick"], options].concat();
+        memscope(&tracer_path(), &line, folder.path())
+    };
+    let said = what_if(&["--second", "32", "--batches", "16,32,48", "--json"]);
+    said.assert_error(0, &[]);
+    let found: serde_json::Value = serde_json::from_str(&said.stdout).expect("JSON");
+    let process = &found["processes"][0];
+    let counts = ["growing", "uneven"].map(|key| process["scaled"][key].as_u64());
+    assert_eq!(counts, [Some(3), Some(0)]);
+    // 1 MiB and 48 · 64 KiB; torch_npu adds 32 bytes to each request, and its blocks are multiples of 512.
+    let peak = &process["recorded"]["devices"][0]["allocated_peak_bytes"];
+    let wanted = (1 << 20) + 512 + 48 * (64 << 10) + 512;
+    assert_eq!((peak["least"].as_u64(), peak["most"].as_u64()), (Some(wanted), Some(wanted)));
+    let text = what_if(&["--second", "32", "--batches", "16,32,48"]).stdout;
+    assert!(text.contains("Requests are those of batch 48, by the recordings of 16 and 32: 3 of 4 change"), "{text}");
+    assert!(text.contains("Changed, with the recorded settings: fits [estimate"), "{text}");
+    let refusals: [(&[&str], i32, &[&str]); 6] = [
+        (
+            &["--second", "other", "--batches", "16,32,48"],
+            1,
+            &["the recordings differ behind 4 requests: its end in the first one"],
+        ),
+        (&["--second", "32"], 2, &["--batches"]),
+        (&["--second", "32", "--batches", "16,16,48"], 2, &["the first two different"]),
+        (&["--second", "none", "--batches", "16,32,48"], 1, &["none"]),
+        (&["--empty-at", "steps"], 1, &["no such moment in the recording: --empty-at needs its steps or marks"]),
+        (&["--empty-at", "step"], 2, &["`step` is not `steps`, `steps:NUMBER` or `mark:TEXT`"]),
+    ];
+    for (options, status, parts) in refusals {
+        what_if(options).assert_error(status, parts);
+    }
+}

@@ -191,7 +191,7 @@ fn what_if(args: &WhatIfArgs, without: Filter) -> Result<WhatIf> {
     };
     let mut processes = Vec::new();
     // Which process of one run is which of the other is not known.
-    let second = second.map(|second| only(&second, "--second").cloned()).transpose()?;
+    let second = second.as_deref().map(|second| only(second, "--second")).transpose()?;
     if second.is_some() {
         only(&all, "FILE")?;
     }
@@ -199,7 +199,7 @@ fn what_if(args: &WhatIfArgs, without: Filter) -> Result<WhatIf> {
         let requests =
             if args.without.is_empty() { Some(whole) } else { part.iter().find(|part| part.pid == whole.pid) };
         let Some(requests) = requests else { continue };
-        processes.push(changed(requests, whole, second.as_ref(), args, &question)?);
+        processes.push(changed(requests, whole, second, args, &question)?);
     }
     if args.empty_at.is_some() && processes.iter().all(|process| process.emptied == 0) {
         bail!("no such moment in the recording: --empty-at needs its steps or marks");

@@ -172,6 +172,8 @@ pub fn scaled(first: &Requests, second: &Requests, batches: Batches) -> Result<(
     let (mut acts, mut others) = (Acts::of(first), Acts::of(second));
     let mut found = Scaled { batches, growing: 0, uneven: 0 };
     let mut sizes = Vec::new();
+    // Other programs have such requests, too: a difference is the better reason.
+    let mut below = None;
     loop {
         let at = acts.count + 1;
         match (acts.next(), others.next()) {
@@ -181,9 +183,10 @@ pub fn scaled(first: &Requests, second: &Requests, batches: Batches) -> Result<(
                 if (lane.device, lane.private) != (other_lane.device, other_lane.private) {
                     return Err(format!("request {at} is of another device or pool in the second recording"));
                 }
-                let (bytes, whole) = batches
-                    .bytes(asked, other)
-                    .ok_or_else(|| format!("request {at} would have less than no bytes: ask for a larger batch"))?;
+                let (bytes, whole) = batches.bytes(asked, other).unwrap_or_else(|| {
+                    below.get_or_insert(at);
+                    (0, true)
+                });
                 found.growing += u64::from(asked != other);
                 found.uneven += u64::from(!whole);
                 sizes.push(bytes);
@@ -194,6 +197,9 @@ pub fn scaled(first: &Requests, second: &Requests, batches: Batches) -> Result<(
             (own, other) if own == other => {}
             (own, other) => return Err(parted(at, own, other)),
         }
+    }
+    if let Some(at) = below {
+        return Err(format!("request {at} would have less than no bytes: ask for a larger batch"));
     }
     let (mut words, mut sizes) = (Words::default(), sizes.into_iter());
     for op in first.words.iter() {
