@@ -222,7 +222,7 @@ fn configuration_has_what_is_collected() {
     }
 }
 
-/// Writes a snapshot of PyTorch: a block of 1 MiB stays, one of 64 KiB for each of `batch` comes and goes, and so does another one of 64 KiB with
+/// Writes a snapshot of `PyTorch`: a block of 1 MiB stays, one of 64 KiB for each of `batch` comes and goes, and so does another one of 64 KiB with
 /// `more`.
 fn snapshot(folder: &Path, name: &str, batch: u32, more: bool) {
     const WRITE: &str = "

@@ -44,7 +44,7 @@ fn write_changes(process: &ProcessAnswer, out: &mut dyn Write) -> io::Result<()>
         batches.wanted, batches.first, batches.second, process.requests
     )?;
     if uneven > 0 {
-        writeln!(out, "  {} of them are not in proportion to it: rounded up.", uneven)?;
+        writeln!(out, "  {uneven} of them are not in proportion to it: rounded up.")?;
     }
     Ok(())
 }
