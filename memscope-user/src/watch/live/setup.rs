@@ -4,6 +4,7 @@
 //! One thread of ours does all of this, and only it traces: when it ends, the kernel releases everything it traced.
 
 use std::{
+    cell::Cell,
     fs::{self, File, OpenOptions},
     io,
     mem::MaybeUninit,
@@ -68,6 +69,8 @@ struct Traced<'a> {
     memory: File,
     replaceable: &'a [Range<u64>],
     is_at_operator: &'a dyn Fn([u64; 2]) -> bool,
+    /// A system call was not seen to return: where the thread is, is not known, and its registers are not touched again.
+    lost: Cell<bool>,
 }
 
 fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> io::Result<i64> {
@@ -109,7 +112,7 @@ pub(super) fn run(
     let seized = Seized::new(tid.cast_signed())?;
     // Until the thread is released, its process's number is not reused, so the memory is that of the process.
     let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
-    let traced = Traced { pid, tid: seized.tid, memory, replaceable, is_at_operator };
+    let traced = Traced { pid, tid: seized.tid, memory, replaceable, is_at_operator, lost: Cell::new(false) };
     arm(true)?;
     let result = traced.wait_for_signal(NEXT_OPERATOR, || traced.has_come()).and_then(|()| traced.set_up(functions));
     if result.is_err() {
@@ -207,6 +210,10 @@ impl Traced<'_> {
 
     /// The thread makes a system call; its result is unknown, only its effects are.
     fn call(&self, saved: &Saved, functions: Functions, number: i64, args: [u64; 6]) -> Result<(), Failure> {
+        // Its report is lost where another signal meets it: then the thread has gone back to its operator by itself.
+        if self.lost.replace(true) {
+            return Err(Failure::NoOperator);
+        }
         let inner = |id| inner_id(self.pid, id).map(u64::from).ok_or_else(|| io::Error::other("the thread has ended"));
         let (pid, tid) = (inner(self.pid)?, inner(self.tid.cast_unsigned())?);
         let report = SystemCall { number: libc::SYS_tgkill as u64, args: [pid, tid, libc::SIGURG as u64, 0, 0, 0] };
@@ -223,8 +230,12 @@ impl Traced<'_> {
         // By where the thread is: the program may send that signal, too, and of two that meet the kernel keeps one.
         let reported = || self.place().is_ok_and(|place| place == chain.reported);
         match self.wait_for_signal(CALL_PATIENCE, reported) {
+            Ok(()) => {
+                self.lost.set(false);
+                Ok(())
+            }
             Err(Failure::NoOperator) => Err(io::Error::other("a system call of setting up did not return").into()),
-            other => other,
+            Err(other) => Err(other),
         }
     }
 
@@ -240,8 +251,9 @@ impl Traced<'_> {
         let (number, file) =
             self.our_file()?.ok_or_else(|| never("the program may not make anonymous files (memfd_create)"))?;
         let result = self.map(&saved, functions, number, &file);
-        call(libc::SYS_close, [number, 0, 0, 0, 0, 0])?;
+        let closed = call(libc::SYS_close, [number, 0, 0, 0, 0, 0]);
         let shared = result?;
+        closed?;
         let (action, old) = shared.actions();
         // A first call that only queries: the program may have set a handler since the other was put there.
         let steps: &[u64] = if self.replaceable.is_empty() { &[action] } else { &[0, action] };
