@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use memscope_tests::harness::document::document;
 use memscope_tests::harness::tracer::tracer_path;
 use tempfile::TempDir;
 
@@ -254,7 +255,7 @@ fn changes_of_the_program() {
     };
     let said = what_if(&["--second", "32", "--batches", "16,32,48", "--json"]);
     said.assert_error(0, &[]);
-    let found: serde_json::Value = serde_json::from_str(&said.stdout).expect("JSON");
+    let found = document(said.stdout.as_bytes());
     let process = &found["processes"][0];
     let counts = ["growing", "uneven"].map(|key| process["scaled"][key].as_u64());
     assert_eq!(counts, [Some(3), Some(0)]);

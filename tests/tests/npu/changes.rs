@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use memscope_tests::harness::document::document;
 use memscope_tests::harness::tracer::{Folder, Run, tracer_path};
 use memscope_tests::torch::bench::Program;
 use serde_json::Value;
@@ -29,8 +30,7 @@ fn answer(capture: &Path, options: &[&str]) -> Value {
         Command::new(tracer_path()).arg("whatif").arg(capture).args(["--quick", "--json"]).args(options).output();
     let output = output.expect("started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    found["processes"][0].clone()
+    document(&output.stdout)["processes"][0].clone()
 }
 
 /// Least and most of a figure of the device, under the recorded settings.
