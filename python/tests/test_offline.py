@@ -353,7 +353,7 @@ class Reference(Folder):
         """The largest file and suffixes in capitals are taken, and the longest path is looked for."""
         self.assertEqual(analyzer.LeaksConfig(self.huge(0), "m", 0).start_index, 0)
         with self.assertRaises(FileNotFoundError):
-            analyzer.LeaksConfig("x/" * 2045 + ".csv", "m", 0)
+            analyzer.LeaksConfig("q/" * 2045 + ".csv", "m", 0)
         os.rename(marked(self.folder), os.path.join(self.folder, "DUMP.CSV"))
         analyzer.InefficientConfig(os.path.join(self.folder, "DUMP.CSV"), 0, ["early_allocation", "temporary_idleness"], 1)
 

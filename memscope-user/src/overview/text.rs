@@ -452,8 +452,7 @@ fn write_others(page: &mut Page, others: &[ProcessOverview], most: usize) {
             Verdict::NothingFound => "nothing found",
             Verdict::NotJudged => "not judged",
         };
-        let bytes: u128 = process.memory.iter().map(|table| table.total_bytes).sum();
-        page.plain(format!(" pid {}: {word}, {}", process.pid, rounded(bytes)));
+        page.plain(format!(" pid {}: {word}{}", process.pid, figure(process)));
     }
     if let Some(more) = others.len().checked_sub(most).filter(|more| *more > 0) {
         page.line(vec![(
@@ -463,6 +462,28 @@ fn write_others(page: &mut Page, others: &[ProcessOverview], most: usize) {
                 if more == 1 { "1 more process".to_owned() } else { format!("{more} more processes") }
             ),
         )]);
+    }
+}
+
+/// The bytes behind the verdict of a process, or else its memory, where that was counted.
+fn figure(process: &ProcessOverview) -> String {
+    let behind = process.places.iter().filter(|place| place.role != Role::Holds);
+    let (places, bytes) =
+        behind.fold((0_u64, 0_u128), |(places, bytes), place| (places + 1, bytes + u128::from(behind_bytes(place))));
+    if places > 0 {
+        format!(", {} at {}", rounded(bytes), counted(places, "place"))
+    } else if process.memory.is_empty() {
+        String::new()
+    } else {
+        format!(", {}", rounded(process.memory.iter().map(|table| table.total_bytes).sum::<u128>()))
+    }
+}
+
+/// The bytes of a place that its process's verdict is about.
+fn behind_bytes(place: &Place) -> u64 {
+    match place.detail {
+        Detail::Increase(more) => more.size_bytes,
+        _ => place.live.size_bytes,
     }
 }
 

@@ -293,6 +293,35 @@ fn out_of_memory() {
     assert!(kept.contains("CAUSE    a free piece of 2.00 MiB was not given"), "{kept}");
 }
 
+/// A further process has the bytes behind its verdict, and else its memory where that was counted.
+#[test]
+fn further_processes() {
+    let increase = Increase {
+        site: site(python(&["a.py(3): f"])),
+        blocks: 3,
+        size_bytes: 3 << 20,
+        live_blocks: 9,
+        ages: [9, 0, 0, 0],
+        owners: Vec::new(),
+    };
+    let of = |pid, finding| match finding {
+        Finding::Growth(growth) => Finding::from(Growth { pid, ..growth }),
+        Finding::Ledger(ledger) => Ledger { pid, ..ledger }.into(),
+        other => other,
+    };
+    let found = [
+        growth(vec![growing("x.py(1): f", 1.0)], Vec::new()),
+        of(8, growth(Vec::new(), vec![increase])),
+        of(9, growth(Vec::new(), Vec::new())),
+        of(10, growth(Vec::new(), Vec::new())),
+        of(10, ledger(Moment::End)),
+    ];
+    let text = screen(&found);
+    assert!(text.contains("\n pid 8: undecided, 3.00 MiB at 1 place\n"), "{text}");
+    assert!(text.contains("\n pid 9: nothing found\n"), "{text}");
+    assert!(text.contains("\n pid 10: nothing found, 5.00 GiB\n"), "{text}");
+}
+
 /// However many places and processes: 24 lines, none wider than the terminal, and the next command is there.
 #[test]
 fn a_screen_has_24_lines() {
