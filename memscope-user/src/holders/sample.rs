@@ -168,6 +168,14 @@ impl Sample {
         self.object(Of::Tensor, &[0, implementation, 0, 0, 0, 0])
     }
 
+    /// Autograd's data of a tensor: an empty name with its text inside, the gradient, the function that made it.
+    #[cfg(test)]
+    fn meta(&mut self, gradient: u64, function: u64) -> u64 {
+        let meta = self.cpp("N5torch8autograd12AutogradMetaE", &[0, 0, 0, 0, gradient, function, 0]);
+        self.image.put(meta + 8, meta + 24);
+        meta
+    }
+
     /// Paths of each block, and states of those without.
     pub(super) fn ask(&self, addresses: &[u64]) -> Vec<String> {
         addresses.iter().map(|address| self.ask_one(*address)).collect()
@@ -333,7 +341,7 @@ mod tests {
         let mut sample = Sample::new();
         let storage = sample.cpp("N3c1011StorageImplE", &[1, DEVICE, DEVICE, 0]);
         let gradient = sample.cpp("N3c1010TensorImplE", &[1, storage, 0, 0]);
-        let meta = sample.cpp("N5torch8autograd12AutogradMetaE", &[gradient, 0]);
+        let meta = sample.meta(gradient, 0);
         let weight = sample.tensor(DEVICE + 4096);
         let implementation = sample.image_word(weight + 24);
         sample.image.put(implementation + 24, meta);
@@ -343,7 +351,7 @@ mod tests {
         let edges = sample.block(32);
         sample.image.put(edges, power);
         let mean = sample.cpp("N5torch8autograd9generated13MeanBackward0E", &[1, edges, edges + 16]);
-        let loss_meta = sample.cpp("N5torch8autograd12AutogradMetaE", &[0, mean]);
+        let loss_meta = sample.meta(0, mean);
         let loss = sample.tensor(DEVICE + 3 * 4096);
         let implementation = sample.image_word(loss + 24);
         sample.image.put(implementation + 24, loss_meta);
@@ -360,6 +368,49 @@ mod tests {
         let purposes: Vec<_> = found.purposes.iter().map(|it| (it.held_as, it.sum.blocks, it.sum.size_bytes)).collect();
         let expected = [(None, 2, 1024), (Some(HeldAs::Activation), 1, 512), (Some(HeldAs::Gradient), 1, 512)];
         assert_eq!(purposes, expected);
+    }
+
+    /// Left-overs in objects of C++: sizes of a tensor without any, and the text of an empty name. Each word holds when it lies where
+    /// its field is.
+    #[test]
+    fn left_overs_of_tensors_hold_nothing() {
+        let mut sample = Sample::new();
+        let storage = |sample: &mut Sample, at: u64| {
+            sample.cpp("N3c1011StorageImplE", &[1, DEVICE + at * 4096, DEVICE + at * 4096, 0])
+        };
+        let tensor = |sample: &mut Sample, at: u64| {
+            let storage = storage(sample, at);
+            sample.cpp("N3c1010TensorImplE", &[1, storage, 0, 0])
+        };
+        let [gradient, other, named] = [0, 1, 2].map(|at| tensor(&mut sample, at));
+        let meta = sample.meta(gradient, 0);
+        // The function that made a tensor, in the text of a name.
+        let power = sample.cpp("N5torch8autograd9generated12PowBackward0E", &[1, 0, named]);
+        let named_meta = sample.meta(0, 0);
+        let step_storage = storage(&mut sample, 3);
+        let step = sample.cpp("N3c1010TensorImplE", &[1, 1, step_storage, named_meta, 0, 0, 0, 0, 0, 1, 0, 0]);
+        let object = sample.object(Of::Tensor, &[0, step, 0, 0, 0, 0]);
+        sample.module("__main__", &[("step", object)]);
+        let blocks = [0, 1, 2, 3].map(|at| DEVICE + at * 4096);
+        let held = |sample: &Sample| {
+            let found = sample.ask(&blocks);
+            found.iter().map(|path| path.starts_with("__main__.step")).collect::<Vec<_>>()
+        };
+        assert_eq!(held(&sample), [false, false, false, true]);
+        for (place, value, expected) in [
+            // The last of ten sizes and strides, and the field itself.
+            (step + 80, meta, [false, false, false, true]),
+            (step + 32, meta, [true, false, false, true]),
+            (named_meta + 32, other, [false, false, false, true]),
+            (named_meta + 40, other, [false, true, false, true]),
+            (named_meta + 24, power, [false, false, false, true]),
+            (named_meta + 48, power, [false, false, true, true]),
+        ] {
+            let old = sample.image_word(place);
+            sample.image.put(place, value);
+            assert_eq!(held(&sample), expected, "{:#x}", place - step);
+            sample.image.put(place, old);
+        }
     }
 
     /// Fixed changes of all kinds, many times: each answer ends.

@@ -6,6 +6,13 @@ use crate::holders::python::{Builtin, Keys, Part, Python, Type, Variable, of_obj
 
 /// A storage has the device's memory in its first words.
 const STORAGE_BYTES: u64 = 0x20;
+/// A tensor's head: references, storage, autograd's data, its object of Python (c10/core/TensorImpl.h, 2.1 to 2.14). Behind it lie the
+/// sizes and strides of up to five dimensions: a tensor with fewer leaves old contents there.
+const TENSOR_HEAD_BYTES: u64 = 0x48;
+/// The gradient in autograd's data, behind a name (torch/csrc/autograd/variable.h): a string of 8 or of 32 bytes, by the ABI of C++.
+const GRADIENT: [u64; 2] = [0x10, 0x28];
+/// Where a short string has its text, and where that ends: old contents behind it.
+const SHORT_NAME: [u64; 2] = [0x18, 0x28];
 /// In front of an object's head: the collector's words and those of a managed dict.
 const IN_FRONT: u64 = 32;
 /// Items of types with items of one byte each (`bytes`-like) can be anything up to here.
@@ -125,16 +132,31 @@ impl Graph<'_> {
             let is_early = step.place - step.parent.start <= STORAGE_BYTES;
             return is_early && child.is_plain() && child.start == step.value;
         }
+        let offset = step.place - step.parent.start;
         if is_tensor(class) {
-            return match &child.kind {
-                Kind::Cpp(class) => is_storage(class) || is_autograd_meta(class),
-                Kind::Python { .. } => true,
-                // Sizes and strides lie in blocks; a device's memory belongs to a storage.
-                _ => self.heap.block(step.value).is_none_or(|block| block.start != child.start),
-            };
+            return offset < TENSOR_HEAD_BYTES
+                && match &child.kind {
+                    Kind::Cpp(class) => is_storage(class) || is_autograd_meta(class),
+                    Kind::Python { .. } => true,
+                    // A device's memory belongs to a storage.
+                    _ => self.heap.block(step.value).is_none_or(|block| block.start != child.start),
+                };
+        }
+        if is_autograd_meta(class) && !self.admits_meta(step.parent.start, offset, child) {
+            return false;
         }
         // Padding is not cleared: of autograd's nodes those written in Python alone have objects of Python.
         !(is_autograd(class) && !is_python_function(class) && child.is_python())
+    }
+
+    /// Whether a word of autograd's data of a tensor holds the child.
+    fn admits_meta(&self, meta: u64, offset: u64, child: &Node) -> bool {
+        if child.class().is_some_and(is_tensor) {
+            return GRADIENT.contains(&offset);
+        }
+        let [text, end] = SHORT_NAME;
+        let has_short_name = self.memory.word(meta + 8) == meta.checked_add(text);
+        !(has_short_name && (text..end).contains(&offset))
     }
 
     /// Whether a word of plain memory counts, by the owner of that memory: `step` leads from it up, and `place` is the

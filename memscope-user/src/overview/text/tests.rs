@@ -319,7 +319,7 @@ fn further_processes() {
     let text = screen(&found);
     assert!(text.contains("\n pid 8: undecided, 3.00 MiB at 1 place\n"), "{text}");
     assert!(text.contains("\n pid 9: nothing found\n"), "{text}");
-    assert!(text.contains("\n pid 10: nothing found, 5.00 GiB\n"), "{text}");
+    assert!(text.contains("\n pid 10: nothing found, 4.50 GiB\n"), "{text}");
 }
 
 /// However many places and processes: 24 lines, none wider than the terminal, and the next command is there.
