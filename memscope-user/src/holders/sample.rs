@@ -413,6 +413,45 @@ mod tests {
         }
     }
 
+    /// Data of a tensor on the host are numbers, even where one of them is the address of an object; data that an object lends are held by it.
+    #[test]
+    fn host_data_hold_nothing() {
+        let mut sample = Sample::new();
+        let storage = sample.cpp("N3c1011StorageImplE", &[1, DEVICE, DEVICE, 0]);
+        let device = sample.cpp("N3c1010TensorImplE", &[1, storage, 0, 0]);
+        let data = sample.block(64);
+        sample.image.put(data + 16, device);
+        let storage = sample.cpp("N3c1011StorageImplE", &[1, 1, data, data, 0]);
+        let host = sample.cpp("N3c1010TensorImplE", &[1, storage, 0, 0]);
+        let object = sample.object(Of::Tensor, &[0, host, 0, 0, 0, 0]);
+        sample.module("__main__", &[("host", object)]);
+        let is_held = |sample: &Sample| sample.ask(&[DEVICE])[0].starts_with("__main__.host");
+        assert!(!is_held(&sample));
+        // The same block as the context of memory that lies elsewhere.
+        sample.image.put(storage + 24, 0x7000_0000_1000);
+        assert!(is_held(&sample));
+    }
+
+    /// A tensor's implementation points back at its object; only with its lowest bit set does it own that. The list that holds the object is
+    /// not found, and that is no garbage.
+    #[test]
+    fn borrowed_objects_are_no_ring() {
+        let mut sample = Sample::new();
+        let tensor = sample.tensor(DEVICE);
+        let implementation = sample.image_word(tensor + 24);
+        // Behind the storage and autograd's data: an interpreter, and the object.
+        let field = implementation + 32;
+        sample.image.put(field, tensor);
+        sample.module("__main__", &[]);
+        assert_eq!(sample.ask(&[DEVICE]), ["NoRoot"]);
+        sample.image.put(field, tensor | 1);
+        // One reference each, and those are the two.
+        assert_eq!(sample.ask(&[DEVICE]), ["Ring"]);
+        // Another one, from where nobody knows.
+        sample.image.put(implementation + 8, 2);
+        assert_eq!(sample.ask(&[DEVICE]), ["NoRoot"]);
+    }
+
     /// Fixed changes of all kinds, many times: each answer ends.
     #[test]
     fn changed_programs_are_answered() {

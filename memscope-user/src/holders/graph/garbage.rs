@@ -5,7 +5,10 @@
 
 use std::rc::Rc;
 
-use super::{Graph, Kind, Step};
+use super::{
+    Graph, Kind, Step,
+    rules::{is_storage, is_tensor},
+};
 use crate::hash::{HashMap, HashSet};
 
 impl Graph<'_> {
@@ -25,6 +28,11 @@ impl Graph<'_> {
                     let known = references(&parents[start], &held);
                     // CPython's `ob_refcnt` comes first; from 3.12 on it has 32 bits.
                     self.memory.word(*object).is_some_and(|count| u64::from(count as u32) <= known)
+                }
+                // Tensors and storages are counted, too (c10/util/intrusive_ptr.h): strong references have the lower 32 bits.
+                Kind::Cpp(class) if is_tensor(class) || is_storage(class) => {
+                    let known = references(&parents[start], &held);
+                    self.memory.word(start + 8).is_some_and(|count| u64::from(count as u32) <= known)
                 }
                 Kind::Cpp(_) => held.contains(start),
                 // Left-overs.

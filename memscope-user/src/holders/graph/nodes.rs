@@ -99,6 +99,15 @@ impl Graph<'_> {
         Some(class.map_or(Kind::Plain, Kind::Cpp))
     }
 
+    /// Whether a block of malloc's is memory without a type that no object of Python has as its items.
+    pub(in crate::holders) fn is_bare(&self, block: &Block) -> bool {
+        /// Nodes of trees and maps of C++; larger items of Python's.
+        const NODE_BYTES: u64 = 64;
+        let Some(node) = self.node(block.start).filter(|node| node.is_plain()) else { return false };
+        let has_owner = || self.parents(&node).iter().any(|step| step.parent.is_python());
+        block.origin != Origin::Pymalloc && (block.size <= NODE_BYTES || !has_owner())
+    }
+
     /// What holds an object.
     pub(super) fn parents(&self, node: &Node) -> Vec<Step> {
         let range = match &node.kind {

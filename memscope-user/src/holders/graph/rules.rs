@@ -130,14 +130,14 @@ impl Graph<'_> {
     fn admits_member(&self, class: &str, step: &Step, child: &Node) -> bool {
         if is_storage(class) {
             let is_early = step.place - step.parent.start <= STORAGE_BYTES;
-            return is_early && child.is_plain() && child.start == step.value;
+            return is_early && child.is_plain() && child.start == step.value && !self.is_host_data(step);
         }
         let offset = step.place - step.parent.start;
         if is_tensor(class) {
             return offset < TENSOR_HEAD_BYTES
                 && match &child.kind {
                     Kind::Cpp(class) => is_storage(class) || is_autograd_meta(class),
-                    Kind::Python { .. } => true,
+                    Kind::Python { .. } => self.owns_object(step),
                     // A device's memory belongs to a storage.
                     _ => self.heap.block(step.value).is_none_or(|block| block.start != child.start),
                 };
@@ -147,6 +147,18 @@ impl Graph<'_> {
         }
         // Padding is not cleared: of autograd's nodes those written in Python alone have objects of Python.
         !(is_autograd(class) && !is_python_function(class) && child.is_python())
+    }
+
+    /// Whether a storage's word is its data on the host, which are numbers: unlike the owner of borrowed data, they are their own context.
+    fn is_host_data(&self, step: &Step) -> bool {
+        let beside = [step.place.wrapping_sub(8), step.place.wrapping_add(8)];
+        self.heap.block(step.value).is_some() && beside.iter().any(|place| self.memory.word(*place) == Some(step.value))
+    }
+
+    /// Whether a tensor's implementation owns its object of Python: else that owns the implementation, and only the lowest bit says it
+    /// (c10/core/impl/PyObjectSlot.h).
+    pub(super) fn owns_object(&self, step: &Step) -> bool {
+        self.memory.word(step.place).is_some_and(|word| word & 1 == 1)
     }
 
     /// Whether a word of autograd's data of a tensor holds the child.
