@@ -65,6 +65,9 @@ pub struct Check {
     pub checked: Checked,
 }
 
+/// Requests failed, and nothing of them was looked at.
+pub(super) const REQUESTS_FAILED: Checked = Checked::NotJudged("requests failed; --analysis=oom says why");
+
 /// All checks of a process.
 pub(super) fn of(findings: &[&Finding], end: &RunEnd) -> Vec<Check> {
     let check = |topic, checked| Check { topic, checked };
@@ -89,6 +92,8 @@ pub(super) fn verdict(checks: &[Check]) -> Verdict {
         Verdict::Growing
     } else if checks.iter().any(|check| check.checked == Checked::Undecided) {
         Verdict::Undecided
+    } else if has(Topic::OutOfMemory, REQUESTS_FAILED) {
+        Verdict::NotJudged
     } else if has(Topic::Leaks, Checked::NotFound) || has(Topic::Growth, Checked::NotFound) {
         Verdict::NothingFound
     } else {
@@ -107,7 +112,7 @@ fn out_of_memory(findings: &[&Finding]) -> Checked {
     }
     match findings.iter().filter_map(|finding| Held::of(finding)).map(|held| held.failed).max() {
         Some(0) => Checked::NotFound,
-        Some(_) => Checked::NotJudged("requests failed; --analysis=oom says why"),
+        Some(_) => REQUESTS_FAILED,
         None => Checked::NotJudged("no analysis of it"),
     }
 }

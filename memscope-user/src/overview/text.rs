@@ -1,7 +1,9 @@
 //! The first screen as text: 24 lines, as wide as the terminal.
 
+use super::checks::REQUESTS_FAILED;
 use super::{
-    Advised, Check, Checked, Detail, FailedRequest, MemoryTable, Overview, Place, ProcessOverview, Role, Verdict, When,
+    Advised, Check, Checked, Detail, FailedRequest, MemoryTable, Overview, Place, ProcessOverview, Role, Topic,
+    Verdict, When,
 };
 use crate::analyses::ledger::Moment;
 use crate::analyses::oom::Cause;
@@ -90,6 +92,12 @@ impl Page {
         self.lines.push(line);
     }
 
+    /// A line that is copied: the terminal may break it, and nothing is cut.
+    fn whole(&mut self, pieces: Vec<(Tone, String)>) {
+        let piece = |(tone, text): (Tone, String)| Piece { tone, text: OneLine(text).to_string() };
+        self.lines.push(pieces.into_iter().map(piece).collect());
+    }
+
     fn plain(&mut self, text: String) {
         self.line(vec![(Tone::Plain, text)]);
     }
@@ -137,19 +145,25 @@ pub fn write(overview: &Overview, end: &RunEnd, title: &str, next: &[String], lo
         write_cause(&mut page, failed, first.advice.as_ref());
     }
     let mut rest = below_places(first, others, end, next, look, MAX_OTHERS);
-    if page.lines.len() + rest.len() + LEAST_ROOM > LINES {
+    if page.lines.len() + rows(&rest, look) + LEAST_ROOM > LINES {
         rest = below_places(first, others, end, next, look, 0);
     }
-    let room = LINES.saturating_sub(page.lines.len() + rest.len());
+    let room = LINES.saturating_sub(page.lines.len() + rows(&rest, look));
     write_places(&mut page, first, room);
     let is_written = |advice: &&Advised| failed.is_some() && advice.is_setting;
     if let Some(advice) = first.advice.as_ref().filter(|advice| !is_written(advice))
-        && page.lines.len() + rest.len() < LINES
+        && page.lines.len() + rows(&rest, look) < LINES
     {
         page.line(vec![(Tone::Title, " TRY  ".to_owned()), (Tone::Plain, advice.text.clone())]);
     }
     page.lines.extend(rest);
     page.lines
+}
+
+/// Lines of the terminal that these take.
+fn rows(lines: &[Vec<Piece>], look: Look) -> usize {
+    let width = |line: &Vec<Piece>| line.iter().map(|piece| piece.text.chars().count()).sum::<usize>();
+    lines.iter().map(|line| width(line).div_ceil(look.width.max(1)).max(1)).sum()
 }
 
 /// Writes the lines below the places.
@@ -170,10 +184,8 @@ fn below_places(
     if !next.is_empty() {
         page.blank();
         for (number, command) in next.iter().enumerate() {
-            page.line(vec![
-                (Tone::Faint, if number == 0 { " next:  " } else { "        " }.to_owned()),
-                (Tone::Plain, command.clone()),
-            ]);
+            let head = if number == 0 { " next:  " } else { "        " };
+            page.whole(vec![(Tone::Faint, head.to_owned()), (Tone::Plain, command.clone())]);
         }
     }
     page.lines
@@ -261,9 +273,26 @@ fn sentence(process: &ProcessOverview, start_ns: u64) -> String {
         Verdict::Undecided => format!("{} increased, too little to call it a leak", places(Role::Undecided)),
         Verdict::NothingFound => match process.undetectable_bytes_per_hour {
             Some(bytes) => format!("growth below {} an hour cannot be excluded", rounded(bytes.into())),
-            None => "no leak and no growth".to_owned(),
+            None => nothing_found(&process.checks).to_owned(),
         },
+        Verdict::NotJudged if has(&process.checks, Topic::OutOfMemory, REQUESTS_FAILED) => {
+            "requests failed: `memscope-bpf explain` says why".to_owned()
+        }
         Verdict::NotJudged => "steps or 10 s of work are needed to judge leaks".to_owned(),
+    }
+}
+
+fn has(checks: &[Check], topic: Topic, checked: Checked) -> bool {
+    checks.contains(&Check { topic, checked })
+}
+
+/// What was judged, and nothing else.
+fn nothing_found(checks: &[Check]) -> &'static str {
+    let is_judged = |topic| has(checks, topic, Checked::NotFound);
+    match (is_judged(Topic::Leaks), is_judged(Topic::Growth)) {
+        (true, false) => "no leak by steps; growth was not judged",
+        (false, true) => "no growth; leaks by steps were not judged",
+        _ => "no leak and no growth",
     }
 }
 
@@ -326,9 +355,13 @@ fn write_places(page: &mut Page, process: &ProcessOverview, room: usize) {
     if let Some(title) = title {
         page.line(vec![(Tone::Title, title.to_owned())]);
     }
+    let shown = process.places.iter().take(MAX_PLACES);
+    // Another place says more than another frame of the first.
+    let all_lines: usize = shown.clone().map(|place| 1 + user_frames::of(place.stacks, 1).len().max(1)).sum();
+    let frames = if all_lines + FRAMES[0] > left + 1 { [1, 1] } else { FRAMES };
     let mut written = 0;
-    for (number, place) in process.places.iter().take(MAX_PLACES).enumerate() {
-        let frames = user_frames::of(place.stacks, FRAMES[number.min(1)]);
+    for (number, place) in shown.enumerate() {
+        let frames = user_frames::of(place.stacks, frames[number.min(1)]);
         let lines = 1 + frames.len().max(1);
         let is_last = number + 1 == process.places.len();
         let left_for_it = left.saturating_sub(usize::from(!is_last));

@@ -215,7 +215,7 @@ fn three_answers() {
     assert!(undecided.contains(" #1  +3.00 MiB in 3 blocks, 9 live\n     a.py:3  f\n"), "{undecided}");
     assert!(undecided.contains("growth: undecided"), "{undecided}");
     let nothing = screen(&[growth(Vec::new(), Vec::new())]);
-    assert!(nothing.contains("\n ✓ NOTHING FOUND  no leak and no growth\n"), "{nothing}");
+    assert!(nothing.contains("\n ✓ NOTHING FOUND  no growth; leaks by steps were not judged\n"), "{nothing}");
     let Finding::Growth(judged) = growth(Vec::new(), Vec::new()) else { panic!("no growth") };
     let bounded = Growth { undetectable_bytes_per_hour: Some(3 << 20), ..judged.clone() };
     let bounded = screen(&[bounded.into()]);
