@@ -8,9 +8,9 @@ use std::{
 };
 
 use super::{
-    USAGE,
-    args::{DemoArgs, LogLevel, RunArgs, TraceArgs},
-    error, message, offline, trace,
+    FAILURE, USAGE,
+    args::{CollectArgs, DemoArgs, HtmlArgs, LogLevel, RunArgs, TraceArgs},
+    error, message, offline, page, trace,
 };
 use crate::session::CallStacks;
 
@@ -44,7 +44,16 @@ fn show_recording(args: &DemoArgs) -> ExitCode {
          validation, was traced by `memscope-bpf run -- python train.py`; in a source tree `./x demo` traces a simulated program live"
     );
     message(args.collect.level_of_messages(), LogLevel::Info, text);
-    offline::replay_bytes(RECORDING, "the recording of the demo", &args.collect)
+    // It is in no file, so its page is made here.
+    let collect = CollectArgs { html: HtmlArgs::default(), ..args.collect.clone() };
+    let code = offline::replay_bytes(RECORDING, "the recording of the demo", &collect);
+    match page::of_bytes(&args.collect.html, RECORDING) {
+        Ok(()) => code,
+        Err(failure) => {
+            error(format_args!("{failure:#}"));
+            ExitCode::from(FAILURE)
+        }
+    }
 }
 
 /// `env` sets the library path for the program alone.

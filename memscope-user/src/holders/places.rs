@@ -95,6 +95,28 @@ pub fn of_places(process: &Process, places: &[Vec<(u64, u64)>], budget: Budget) 
 
 pub(super) fn look(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budget) -> Result<FoundPlaces, NotLooked> {
     let begin = Instant::now();
+    let mut found = look_once(source, places, budget)?;
+    // Items of a growing list may have moved meanwhile.
+    if found.places.iter().any(is_open) && begin.elapsed() * 4 < budget.scan {
+        let again = look_once(source, places, budget)?;
+        for (place, again) in found.places.iter_mut().zip(again.places) {
+            if is_open(place) && !is_open(&again) {
+                *place = again;
+            }
+        }
+        found.is_partial |= again.is_partial;
+        found.effort.time_ns = found.effort.time_ns.saturating_add(again.effort.time_ns);
+    }
+    Ok(found)
+}
+
+/// Whether no block of a place has a holder, and not all are garbage.
+fn is_open(place: &FoundPlace) -> bool {
+    place.holders.is_empty() && place.blocks.iter().any(|block| !block.is_garbage)
+}
+
+fn look_once(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budget) -> Result<FoundPlaces, NotLooked> {
+    let begin = Instant::now();
     let memory = Memory::new(source);
     // Before the pass, which is the cost.
     let python = Python::find(&memory).map_err(NotLooked::OtherPython)?;

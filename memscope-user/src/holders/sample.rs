@@ -247,6 +247,7 @@ pub(super) fn changed(bytes: &[u8]) {
 mod tests {
     use super::*;
     use crate::holders::places::{self, Budget, FoundBlock, FoundPlace, NotLooked};
+    use crate::holders::source::{Mapping, Presence, Source, Thread};
     use crate::model::HeldAs;
 
     /// The program's holders, by hand: a list in a dict, a key that is no name, a variable, a ring, none.
@@ -261,6 +262,73 @@ mod tests {
             "Nothing",
         ];
         assert_eq!(sample.ask(&blocks), expected);
+    }
+
+    /// A program that is seen in one state up to the end of the first pass, and in another one behind that.
+    #[derive(Debug)]
+    struct Changing {
+        states: [Image; 2],
+        passes: std::sync::atomic::AtomicUsize,
+    }
+
+    impl Changing {
+        fn now(&self) -> &Image {
+            &self.states[self.passes.load(std::sync::atomic::Ordering::Relaxed).min(1)]
+        }
+    }
+
+    impl Source for Changing {
+        fn mappings(&self) -> &[Mapping] {
+            self.states[0].mappings()
+        }
+
+        fn read(&self, address: u64, to: &mut [u8]) -> usize {
+            self.now().read(address, to)
+        }
+
+        fn presence(&self, mapping: &Mapping) -> Presence {
+            self.now().presence(mapping)
+        }
+
+        fn symbols(&self, mapping: &Mapping) -> Option<Symbols> {
+            self.now().symbols(mapping)
+        }
+
+        fn threads(&self) -> Vec<Thread> {
+            self.now().threads()
+        }
+
+        fn is_same(&self) -> bool {
+            self.passes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            true
+        }
+    }
+
+    /// The first pass meets a list with its items elsewhere, and finds no way from two tensors to the list.
+    #[test]
+    fn items_that_move_are_looked_at_again() {
+        let changing = || {
+            let [(mut moved, blocks), (whole, _)] = [program(), program()];
+            // A count, items, and room for them.
+            let words = moved.image.words();
+            let mut places = (0..words).filter_map(|at| moved.image.place(at));
+            let is_list = |place: &u64| [0, 16].map(|at| moved.image_word(place + at)) == [2, 4];
+            let list = places.find(is_list).expect("the list");
+            moved.image.put(list + 8, DEVICE);
+            (Changing { states: [moved.image, whole.image], passes: 0.into() }, blocks)
+        };
+        let (source, blocks) = changing();
+        let asked =
+            blocks[..2].iter().map(|address| Asked { address: *address, size_bytes: Some(512), allocated_at: None });
+        let question = Question { which: Which::These(asked.collect()), paths: 3, keys: true };
+        let found = look::look(&source, &question).expect("an answer");
+        let paths: Vec<_> = found.groups.iter().flat_map(|group| &group.held_by).map(|holder| &holder.path).collect();
+        assert_eq!(paths, ["__main__.cache['k'][*]"]);
+        assert_eq!(source.passes.into_inner(), 2);
+        let (source, blocks) = changing();
+        let found = places::look(&source, &[place(&blocks[..2])], budget()).expect("an answer");
+        assert_eq!(found.places[0].holders, [("__main__.cache['k'][*]".to_owned(), true)]);
+        assert_eq!(source.passes.into_inner(), 2);
     }
 
     fn budget() -> Budget {

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{
+    Args, ValueEnum,
+    builder::{OsStringValueParser, TypedValueParser as _},
+};
 
 use super::{CollectArgs, DEFAULT_OUTPUT, ReportKind, collect::REPORT_VARIABLE};
 use crate::{
@@ -214,6 +217,9 @@ pub(in crate::cli) struct PageArgs {
     /// Title of the page.
     #[arg(long, value_name = "TEXT")]
     pub title: Option<String>,
+    /// Try other settings of the pool however many requests there are (up to 200 000 of a process they are tried anyway).
+    #[arg(long)]
+    pub what_if: bool,
     /// More rules that name owners, which come before the built-in ones.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
@@ -226,7 +232,8 @@ pub(in crate::cli) struct PageArgs {
 #[derive(Clone, Debug, Default, Args)]
 pub(in crate::cli) struct HtmlArgs {
     /// Also write the page that `report` writes; without FILE beside what it is of.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "",
+          value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub html: Option<PathBuf>,
     /// Open that page in the browser.
     #[arg(long, requires = "html")]
