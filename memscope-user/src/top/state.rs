@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::analyses::live_use::Moment;
-use crate::analyses::sample::{PoolSample, ProcessSample};
+use crate::analyses::sample::ProcessSample;
 use crate::model::{Device, Pool};
 
 /// Fullness is followed for this long.
@@ -131,8 +131,8 @@ impl State {
 /// Bytes in use of each device, and bytes that it has.
 fn used(moment: &Moment) -> Vec<(Device, u64, Option<u64>)> {
     let mut devices: BTreeMap<Device, (u64, Option<u64>)> = BTreeMap::new();
-    for pool in moment.sample.processes.iter().flat_map(device_pools) {
-        devices.entry(pool.device).or_default().0 += pool.live_bytes.saturating_add(pool.unseen_bytes);
+    for (device, bytes) in moment.sample.processes.iter().flat_map(used_by) {
+        devices.entry(device).or_default().0 += bytes;
     }
     for device in moment.sample.devices.iter().flatten() {
         devices.insert(device.device, (device.used_bytes, Some(device.total_bytes)));
@@ -140,11 +140,22 @@ fn used(moment: &Moment) -> Vec<(Device, u64, Option<u64>)> {
     devices.into_iter().map(|(device, (used, total))| (device, used, total)).collect()
 }
 
-/// What the driver has handed out, on devices; where none of its blocks were seen, the pools.
-fn device_pools(process: &ProcessSample) -> Vec<&PoolSample> {
-    let on = |pool: &&PoolSample| matches!(pool.device, Device::Npu(_));
-    let driver = |pool: &&PoolSample| pool.pool.is_driver() && pool.live_bytes > 0;
-    let counted: BTreeSet<Device> = process.pools.iter().filter(on).filter(driver).map(|pool| pool.device).collect();
-    let counts = |pool: &&PoolSample| if counted.contains(&pool.device) { pool.pool.is_driver() } else { true };
-    process.pools.iter().filter(on).filter(counts).collect()
+/// What a process has of each device: blocks of the driver, in which pools lie. An attach sees only later ones; then its largest pool
+/// says more, by its own figures; where no block of the driver was seen, all pools do.
+fn used_by(process: &ProcessSample) -> BTreeMap<Device, u64> {
+    let mut devices: BTreeMap<Device, [u64; 3]> = BTreeMap::new();
+    for pool in process.pools.iter().filter(|pool| matches!(pool.device, Device::Npu(_))) {
+        let [driver, largest, all] = devices.entry(pool.device).or_default();
+        let live_bytes = pool.live_bytes.saturating_add(pool.unseen_bytes);
+        if pool.pool.is_driver() {
+            *driver += live_bytes;
+        } else {
+            let known_bytes = pool.space.map_or(0, |space| space.total_bytes);
+            let held_bytes = known_bytes.saturating_add(pool.unknown_bytes.unwrap_or(0));
+            *largest = (*largest).max(held_bytes).max(live_bytes);
+            *all += live_bytes;
+        }
+    }
+    let used = |[driver, largest, all]: [u64; 3]| if driver > 0 { driver.max(largest) } else { all.max(largest) };
+    devices.into_iter().map(|(device, sums)| (device, used(sums))).collect()
 }

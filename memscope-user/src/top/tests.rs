@@ -99,6 +99,30 @@ fn line<'a>(lines: &'a [String], word: &str) -> &'a str {
     lines.iter().find(|line| line.contains(word)).unwrap_or_else(|| panic!("no `{word}`: {lines:#?}"))
 }
 
+/// Attached late, of the driver only the newest segment is seen, 66 MiB; the pool says that it hands out 800 MiB, and holds 834
+/// beside that segment.
+#[test]
+fn memory_from_before_the_attach_is_in_use() {
+    let space = Some(crate::analyses::fragmentation::FreeSpace { total_bytes: 66 * MIB, ..Default::default() });
+    let late = pool(pools::PTA, 10 * MIB);
+    let late = PoolSample { unseen_bytes: 790 * MIB, unknown_bytes: Some(834 * MIB), space, ..late };
+    let used_by = |pools: Vec<PoolSample>| {
+        let mut moment = moments("serve.py", "serve.py").remove(0);
+        moment.sample.devices = None;
+        moment.sample.processes = vec![ProcessSample { pid: 4711, host: None, recent: None, pools }];
+        let mut state = State::default();
+        state.take(moment);
+        state.full().iter().map(|full| (full.device, full.used_bytes)).collect::<Vec<_>>()
+    };
+    let on_first = |bytes: u64| vec![(Device::Npu(0), bytes)];
+    assert_eq!(used_by(vec![pool(pools::HAL, 66 * MIB), late]), on_first(900 * MIB));
+    // Seen from the start, blocks of the driver contain the pool and what is beside it.
+    assert_eq!(used_by(vec![pool(pools::HAL, GIB), late]), on_first(GIB));
+    // Without any, all pools count.
+    let other = pool(pools::ATB, 200 * MIB);
+    assert_eq!(used_by(vec![PoolSample { space: None, unknown_bytes: None, ..late }, other]), on_first(1000 * MIB));
+}
+
 /// How full, how fast, when full; the pool's figures; what grows is first, though the other place holds more.
 #[test]
 fn eighty_columns() {
