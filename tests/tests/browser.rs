@@ -12,7 +12,7 @@ use std::process::Command;
 
 use chromium::Page;
 use memscope_tests::harness::tracer::tracer_path;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// What is in use at the most: 24 weights of 1 MiB, the activation of 4 MiB, and in the last step five kept blocks of 256 KiB.
@@ -68,6 +68,53 @@ fn cards_say_what_to_try() {
     page.value("document.getElementById('language').click()");
     assert!(text(&mut page, "advice").contains("每一步都留下块"), "{}", text(&mut page, "advice"));
     page.is_quiet();
+}
+
+/// Other settings have the figures of `advise`, a row each, the run's own first; a part of a run has none.
+#[test]
+fn other_settings_are_those_of_advise() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../memscope-user/demo/torch.capture");
+    let made = |options: &[&str]| {
+        let file = folder.path().join("report.html");
+        let mut command = Command::new(tracer_path());
+        command.args(["report", capture, "-o"]).arg(&file).args(options);
+        let output = command.output().expect("the program");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Page::open(&file)
+    };
+    let output = Command::new(tracer_path()).args(["advise", capture, "--json"]).output().expect("the program");
+    let advice: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let advice = &advice["processes"][0];
+    let mut page = made(&[]);
+    let cells = "[...document.querySelectorAll('#whatIf tbody tr')].map(r => [...r.cells].map(c => c.textContent))";
+    let rows = page.value(cells);
+    let rows = rows.as_array().expect("rows");
+    let better = advice["better"].as_array().expect("settings");
+    assert_eq!(rows.len(), 1 + better.len(), "{rows:?}");
+    let named = |row: &Value| row[0].as_str().expect("text").to_owned();
+    let settings: Vec<_> = better.iter().map(|answer| answer["settings"].as_str().expect("text")).collect();
+    assert_eq!(rows[1..].iter().map(named).collect::<Vec<_>>(), settings);
+    for (row, answer) in rows.iter().zip([&advice["now"]].into_iter().chain(better)) {
+        let peak = &answer["devices"][0]["reserved_peak_bytes"];
+        let shown = |bytes: &Value| page_bytes(bytes.as_u64().expect("bytes"));
+        let (least, most) = (shown(&peak["least"]), shown(&peak["most"]));
+        assert_eq!(row[1], if peak["least"] == peak["most"] { most } else { format!("{least} … {most}") });
+    }
+    page.is_quiet();
+    let mut page = made(&["--until", "20s"]);
+    assert_eq!(page.value("document.getElementById('whatIfPanel').hidden"), true);
+}
+
+/// As the page rounds.
+fn page_bytes(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let Some((unit, shift)) = units.into_iter().find(|(_, shift)| bytes >> shift > 0) else {
+        return format!("{bytes} B");
+    };
+    let value = bytes as f64 / (1_u64 << shift) as f64;
+    let digits = if value >= 100.0 { 0 } else { usize::from(value < 10.0) + 1 };
+    format!("{value:.digits$} {unit}")
 }
 
 #[test]

@@ -242,6 +242,29 @@ fn html_beside_an_answer() {
     }
 }
 
+/// Without a name the page lies beside what it is of; that of the demo's recording, which is in no file, lies here.
+#[test]
+fn html_without_a_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dump = folder.path().join("memscope_dump_1.csv");
+    std::fs::write(&dump, run::dump(false)).expect("a dump");
+    let page = folder.path().join("report.html");
+    // An installed program has no simulated one beside it.
+    let program = folder.path().join("memscope-bpf");
+    std::fs::copy(tracer_path(), &program).expect("a copy");
+    for arguments in
+        [&["leaks", "memscope_dump_1.csv", "--html"][..], &["demo", "--html"], &["demo", "--html=report.html"]]
+    {
+        let mut command = Command::new(&program);
+        command.args(arguments).current_dir(folder.path()).env_remove("MEMSCOPE_SIM_DIR");
+        let made = command.output().expect("the program");
+        assert!(made.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&made.stderr));
+        let text = std::fs::read_to_string(&page).unwrap_or_else(|error| panic!("{arguments:?}: {error}"));
+        assert!(text.starts_with("<!doctype html>\n<!-- memscope-bpf report -->"), "{arguments:?}");
+        std::fs::remove_file(&page).expect("removed");
+    }
+}
+
 /// Python's own loader, and what a viewer takes: 4 segments, 30 live blocks, and the trace up to the end of the last step.
 #[test]
 fn snapshot_is_loaded_by_python() {

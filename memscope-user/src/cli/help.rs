@@ -83,7 +83,7 @@ Usage: memscope-bpf COMMAND [OPTIONS]
     text.push_str(
         "\nExamples:
   sudo memscope-bpf attach 1234 -d 30s                        a server grows
-  memscope-bpf run --analysis=leaks,oom -- bash train.sh      training runs out of memory
+  memscope-bpf run --analysis=auto,oom -- bash train.sh       training runs out of memory
   memscope-bpf report --open                                  the newest run in a browser
 Each command: memscope-bpf COMMAND -h (in short) or --help (everything).{after-help}",
     );

@@ -16,24 +16,32 @@ use super::{
     decompose::rules,
     input, message, progress,
     select::SelectArgs,
+    whatif,
 };
 use crate::{
-    analyses::{self, Analysis, decompose::RuleSet},
+    analyses::{self, Analysis, Observer, decompose::RuleSet},
     explain,
     input::Options,
     os::{caller::Caller, secure_env},
     regular,
     report::{self, PAGE_START, Reduced, Reducer},
     sinks::folder::FilePlace,
+    whatif::{
+        Requests,
+        answers::{Question, Wishes, advise},
+    },
 };
 
 /// Default name of a page.
 const DEFAULT_NAME: &str = "report.html";
+/// Most requests of a process whose settings are tried unasked: some seconds.
+const MAX_REQUESTS: u64 = 200_000;
 
 /// `report FILE…`.
 pub(super) fn run(args: &PageArgs) -> ExitCode {
     input::exit(|| {
-        let page = Page { title: args.title.clone(), rules: args.rules.as_deref(), select: &args.select };
+        let requests = if args.what_if { u64::MAX } else { MAX_REQUESTS };
+        let page = Page { title: args.title.clone(), rules: args.rules.as_deref(), select: &args.select, requests };
         let path = args.output.clone().unwrap_or_else(|| beside(&args.files));
         page.write(&args.files, &path, args.open)
     })
@@ -43,14 +51,25 @@ pub(super) fn run(args: &PageArgs) -> ExitCode {
 pub(super) fn also(html: &HtmlArgs, files: &[PathBuf], rules: Option<&Path>, select: &SelectArgs) -> Result<()> {
     let Some(path) = &html.html else { return Ok(()) };
     let path = if path.as_os_str().is_empty() { beside(files) } else { path.clone() };
-    Page { title: None, rules, select }.write(files, &path, html.open)
+    Page { title: None, rules, select, requests: MAX_REQUESTS }.write(files, &path, html.open)
 }
 
 /// `--html` of a trace: the page of its capture.
 pub(super) fn of_capture(html: &HtmlArgs, capture: &Path, rules: Option<&Path>, select: &SelectArgs) -> Result<()> {
     let Some(path) = &html.html else { return Ok(()) };
     let path = if path.as_os_str().is_empty() { capture.with_extension("html") } else { path.clone() };
-    Page { title: None, rules, select }.write(&[capture.to_owned()], &path, html.open)
+    Page { title: None, rules, select, requests: MAX_REQUESTS }.write(&[capture.to_owned()], &path, html.open)
+}
+
+/// `--html` of a capture that is in no file.
+pub(super) fn of_bytes(html: &HtmlArgs, capture: &[u8]) -> Result<()> {
+    let Some(path) = &html.html else { return Ok(()) };
+    let path = if path.as_os_str().is_empty() { Path::new(DEFAULT_NAME) } else { path };
+    let mut file = tempfile::Builder::new().suffix(".capture").tempfile().context("cannot make a temporary file")?;
+    file.write_all(capture).context("cannot write a temporary file")?;
+    let select = SelectArgs::default();
+    let page = Page { title: None, rules: None, select: &select, requests: MAX_REQUESTS };
+    page.write(&[file.path().to_owned()], path, html.open)
 }
 
 /// The inputs of a page.
@@ -58,6 +77,8 @@ struct Page<'a> {
     title: Option<String>,
     rules: Option<&'a Path>,
     select: &'a SelectArgs,
+    /// Most requests of a process that other settings are tried for.
+    requests: u64,
 }
 
 impl Page<'_> {
@@ -67,19 +88,42 @@ impl Page<'_> {
         let rules = rules(self.rules).map_err(anyhow::Error::msg)?;
         let (reducer, made) = Reducer::naming(Arc::clone(&rules));
         let selection = self.select.selection(Some(&rules));
-        let options = Options { selection, observers: vec![reducer], ..Options::default() };
+        let mut observers: Vec<Box<dyn Observer>> = vec![reducer];
+        let part = self.select.text();
+        // Requests of a part of the run meet another pool.
+        let recorded =
+            part.is_none().then(|| whatif::recorder(files, self.requests)).transpose()?.map(|(recorder, made)| {
+                observers.push(Box::new(recorder));
+                made
+            });
+        let options = Options { selection, observers, ..Options::default() };
         let outcome = input::read_with(files, options, analyses(&rules))?;
         let run = made.try_recv().unwrap_or_default();
         if run.views.is_empty() {
             bail!("there is no block in it, so there is nothing to show");
         }
         let tells_failures = outcome.replay.is_some();
-        let options = report::Options { title: self.title.clone(), part: self.select.text(), tells_failures };
+        let requests = recorded.and_then(|made| made.try_recv().ok()).unwrap_or_default();
+        let what_if = progress::during("replaying", || self.what_if(&requests));
+        let options = report::Options { title: self.title.clone(), part, tells_failures, what_if };
         let write = || save(&place, &run, &outcome.findings, &options);
         let bytes = progress::during("writing", write).with_context(|| cannot(path))?;
         let text = format_args!("page of {:.2} MB: {}", bytes as f64 / 1e6, path.display());
         message(LogLevel::Info, LogLevel::Info, text);
         if open { show(path) } else { Ok(()) }
+    }
+}
+
+impl Page<'_> {
+    /// What other settings would give each process with `PyTorch`'s pool. Without an answer where the settings of the run are refused.
+    fn what_if(&self, requests: &[Requests]) -> report::WhatIf {
+        let of = |requests: &&Requests| !requests.is_cut;
+        let advise = |requests: &Requests| advise(requests, &Question::default(), Wishes::default()).ok();
+        report::WhatIf {
+            advices: requests.iter().filter(of).filter_map(advise).collect(),
+            left_out: requests.iter().filter(|requests| requests.is_cut).map(|requests| requests.pid).collect(),
+            most: self.requests,
+        }
     }
 }
 

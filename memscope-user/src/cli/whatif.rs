@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc::Receiver;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -162,6 +163,12 @@ fn source(paths: &[PathBuf]) -> Result<Source> {
     let formats: Vec<Format> =
         files(paths)?.iter().map(|path: &PathBuf| format(Path::new(path))).collect::<Result<_, _>>()?;
     Ok(if formats == [Format::Capture] { Source::Capture } else { Source::Dump })
+}
+
+/// Takes the requests of these files, of processes with at most so many.
+pub(super) fn recorder(files: &[PathBuf], most: u64) -> Result<(Recorder, Receiver<Vec<Requests>>)> {
+    let (recorder, made) = Recorder::new(source(&runs::one_capture(files)?)?);
+    Ok((recorder.up_to(most), made))
 }
 
 /// `whatif FILE…`.

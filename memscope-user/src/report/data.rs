@@ -14,6 +14,7 @@ use super::reduce::Reduced;
 use super::segments::Segment;
 use super::trie::Trie;
 use super::view::View;
+use super::what_if;
 use crate::analyses::{Finding, Kind as _, fragmentation::Fragmentation, held_by::HeldBy, ledger::Ledger, oom::Oom};
 use crate::explain::explain;
 use crate::hash::HashMap;
@@ -64,6 +65,7 @@ pub(super) fn plain(run: &Reduced, findings: &[Finding], options: &Options) -> V
         "findings": shown(findings),
         "cards": explained.cards,
         "cards_left_out": explained.left_out,
+        "what_if": what_if::value(&options.what_if),
     });
     let Value::Object(head) = head else { return pack.plain(Map::new()) };
     pack.plain(head)

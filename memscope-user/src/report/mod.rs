@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! events ─▶ reduce (bounded) ─▶ data ─▶ pack (columns) ─▶ page (one HTML file)
-//! findings ────────────────────┘
+//! findings, what if ───────────┘
 //! ```
 //!
 //! Pure: events and findings in, bytes out; the same input gives the same bytes, independent of the clock, the machine
@@ -23,6 +23,7 @@ mod segments;
 mod tests;
 mod trie;
 mod view;
+mod what_if;
 
 pub use self::blocks::Rec;
 pub use self::layer::{Layer, Moment, StackWeight};
@@ -30,9 +31,10 @@ pub use self::page::{PAGE_START, write};
 pub use self::reduce::{Reduced, Reducer};
 pub use self::segments::Segment;
 pub use self::view::{Failed, MarkAt, View};
+pub use self::what_if::WhatIf;
 
 /// Inputs of a page.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     /// Title, in place of the one that names processes and devices.
     pub title: Option<String>,
@@ -40,4 +42,6 @@ pub struct Options {
     pub part: Option<String>,
     /// The input has failed requests; dumps may not.
     pub tells_failures: bool,
+    /// What other settings of `PyTorch`'s pool would give.
+    pub what_if: WhatIf,
 }

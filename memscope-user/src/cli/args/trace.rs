@@ -76,7 +76,7 @@ impl From<LateLibraries> for session::LateLibraries {
 /// Functions that the user wants to be probed.
 #[derive(Clone, Debug, Default, Args)]
 pub(in crate::cli) struct ProbeArgs {
-    /// Also probe this function, e.g. `libmypool.so:my_alloc=alloc(size=0,ret=ptr)`; the readme has the kinds.
+    /// Also probe this function, e.g. `libmypool.so:my_alloc=alloc(size=0,ret=ptr)`; docs/commands.md has the kinds.
     #[arg(long = "probe", value_name = "SPEC", value_parser = user::parse)]
     pub probe: Vec<&'static ProbeSpec>,
     /// The same from a JSON file.

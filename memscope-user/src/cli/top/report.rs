@@ -93,7 +93,7 @@ fn write(recent: Recent, lost: u64) -> Result<PathBuf> {
     }
     let path = PathBuf::from(format!("memscope-top-{}.html", Zoned::now().strftime("%Y%m%d-%H%M%S")));
     let part = format!("the last {} s of `top`", (end_ns - start_ns) / 1_000_000_000);
-    let options = report::Options { title: None, part: Some(part), tells_failures: true };
+    let options = report::Options { part: Some(part), tells_failures: true, ..report::Options::default() };
     let place = FilePlace::reach(&path, Caller::owner()?).context("cannot reach the working directory")?;
     page::save(&place, &run, &findings, &options).with_context(|| format!("cannot write `{}`", path.display()))?;
     Ok(path)

@@ -31,7 +31,7 @@ function pick() {
 function show(i) { state.view = i; state.layer = 0; pick(); all(); }
 function graphs() { readColours(); curve(); flame(); map(); segs(); pieces(); }
 function all() {
-  readColours(); heading(); choices(); compare(); verdict(); cards(); advice(); legend(); curve(); curveTable(); flame(); places(); checks(); heldBy(); map(); blockTable(); segs(); pieces(); oom(); ledger(); about();
+  readColours(); heading(); choices(); compare(); verdict(); cards(); advice(); legend(); curve(); curveTable(); flame(); places(); checks(); heldBy(); map(); blockTable(); segs(); pieces(); oom(); whatIf(); ledger(); about();
 }
 let asked = false;
 // Several changes within a frame are drawn once.

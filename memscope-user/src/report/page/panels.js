@@ -101,6 +101,21 @@ function oom() {
     return [el("p", "", W.asked(f.function || W.unknown, bytes(f.size_bytes), f.attempts)), t, el("h3", "", W.askedAt), el("pre", "", framesOf(f.stacks).slice(0, 40).join("\n") || W.noStack), el("div", "cols", null, list(W.largestBlocks, only(f.top)), list(W.newestBlocks, only(f.recent))), el("details", "", null, el("summary", "", W.lastEvents), el("pre", "", f.last_events.join("\n")))];
   }));
 }
+// The run's requests replayed under other settings of the pool.
+function whatIf() {
+  const v = view(), found = D.what_if.tables.find(t => t.pid === v.pid && t.device === v.device), left = D.what_if.left_out.includes(v.pid);
+  $("whatIfPanel").hidden = !found && !left;
+  $("whatIf").replaceChildren();
+  $("whatIfBounds").textContent = "";
+  if (!found) { $("whatIfHint").textContent = left ? W.whatIfLeft(count(D.what_if.most)) : ""; return; }
+  const range = (s, say) => s.least === s.most ? say(s.most) : `${say(s.least)} … ${say(s.most)}`;
+  const gain = r => { const now = found.now.reserved_peak_bytes.most, most = r.reserved_peak_bytes.most; return r === found.now || most === now ? "" : (most < now ? "−" : "+") + percent(Math.abs(now - most), now); };
+  const row = r => [[r.settings || W.noSettings, "w"], [range(r.reserved_peak_bytes, bytes), "n"], [gain(r), "n"], [range(r.driver_calls, count), "n"], [range(r.retries, count), "n"], [r.least_bytes == null ? "" : bytes(r.least_bytes), "n"], [W.sure[r.sure]]];
+  $("whatIfHint").textContent = (found.whole ? W.reproduced(count(found.events)) : W.notReproduced(count(found.agreeing), count(found.events))) + " " + (found.better.length ? W.whatIfTried(count(found.tried)) : W.whatIfKeep(count(found.tried)));
+  const t = table("whatIf", [[W.settings], [W.reservedPeak, "n"], [W.gain, "n"], [W.driverCalls, "n"], [W.retries, "n"], [W.leastMemory, "n"], [W.certainty]], [row(found.now), ...found.better.map(row)]);
+  t.tBodies[0].rows[0].classList.add("on");
+  $("whatIfBounds").textContent = found.in_use_bytes == null ? "" : W.whatIfBounds(bytes(found.in_use_bytes), found.packed_bytes == null ? "" : bytes(found.packed_bytes));
+}
 function ledger() {
   const found = findingsOf("ledger");
   $("ledgerPanel").hidden = !found.length;

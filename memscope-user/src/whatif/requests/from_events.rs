@@ -1,6 +1,6 @@
 //! Events of a run to requests, by process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::Requests;
@@ -25,6 +25,10 @@ pub struct Recorder {
     /// Requests of blocks that match are left out.
     without: Option<Matcher>,
     processes: BTreeMap<u32, Process>,
+    /// Most requests of a process.
+    most: u64,
+    /// Processes with more.
+    crowded: BTreeSet<u32>,
     attached: Vec<u32>,
     done: Vec<Requests>,
     out: Sender<Vec<Requests>>,
@@ -36,7 +40,14 @@ impl Recorder {
     pub fn new(source: Source) -> (Self, Receiver<Vec<Requests>>) {
         let (out, made) = mpsc::channel();
         let (processes, attached, done) = (BTreeMap::new(), Vec::new(), Vec::new());
-        (Self { source, without: None, processes, attached, done, out }, made)
+        let (most, crowded) = (u64::MAX, BTreeSet::new());
+        (Self { source, without: None, processes, most, crowded, attached, done, out }, made)
+    }
+
+    /// A process with more requests has none in the result, and [`is_cut`](Requests::is_cut).
+    #[must_use]
+    pub fn up_to(self, most: u64) -> Self {
+        Self { most, ..self }
     }
 
     /// Of all but matching ones.
@@ -54,7 +65,10 @@ impl Recorder {
     }
 
     fn end(&mut self, pid: u32) {
-        if let Some(process) = self.processes.remove(&pid).filter(Process::has_requests) {
+        if self.crowded.remove(&pid) {
+            self.done.push(Requests { pid, is_cut: true, ..Requests::default() });
+        }
+        if let Some(process) = self.processes.remove(&pid).filter(|process| process.requests() > 0) {
             self.done.push(process.conclude());
         }
     }
@@ -66,16 +80,21 @@ impl Observer for Recorder {
             EventKind::ProcessStart(ProcessStart { attached: true, .. }) => self.attached.push(event.pid),
             EventKind::ProcessEnd => self.end(event.pid),
             EventKind::DeviceUsage(_) | EventKind::Looked(_) => {}
+            _ if self.crowded.contains(&event.pid) => {}
             _ => {
                 let (source, left_out) = (self.source, self.is_left_out(event));
                 let process = self.processes.entry(event.pid).or_insert_with(|| Process::new(event.pid, source));
                 process.observe(event, left_out);
+                if process.requests() > self.most {
+                    self.processes.remove(&event.pid);
+                    self.crowded.insert(event.pid);
+                }
             }
         }
     }
 
     fn finish(&mut self, end: &RunEnd) {
-        for pid in self.processes.keys().copied().collect::<Vec<_>>() {
+        for pid in self.processes.keys().chain(&self.crowded).copied().collect::<Vec<_>>() {
             self.end(pid);
         }
         let lost = Confidence::after(end) == Confidence::Doubtful;

@@ -132,6 +132,8 @@ pub struct Requests {
     pub expandable: bool,
     /// Facts missing in the recording.
     pub gaps: Gaps,
+    /// There were more than wanted, so there is none here.
+    pub is_cut: bool,
 }
 
 impl Requests {

@@ -62,9 +62,9 @@ impl Process {
         Self { requests, tells_returns, ..Self::default() }
     }
 
-    /// Whether its pool was used.
-    pub(super) const fn has_requests(&self) -> bool {
-        self.requests.count > 0
+    /// Requests to its pool that got a block, so far.
+    pub(super) const fn requests(&self) -> u64 {
+        self.requests.count
     }
 
     pub(super) fn conclude(mut self) -> Requests {
