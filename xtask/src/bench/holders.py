@@ -1,10 +1,13 @@
-"""A process with host memory of one kind: `numbers` (arrays without pointers), `objects` (dicts and lists). Says that it is ready."""
+"""A process with host memory of one kind: `numbers` (arrays without pointers), `objects` (dicts and lists). Says that it is ready. With a
+third argument it works: it counts rounds, and keeps the number in that file.
+"""
 import array
 import ctypes
+import os
 import sys
 import time
 
-kind, gib = sys.argv[1], float(sys.argv[2])
+kind, gib, counted = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
 held = [ctypes.c_void_p(0x12C100000000)]
 if kind == "numbers":
     chunk = 64 << 20
@@ -13,4 +16,13 @@ else:
     # About 9.6 KiB each: a dict of fifty lists of two.
     kept = [{"k%d" % key: [key, str(key)] for key in range(50)} for _ in range(int(gib * 110000))]
 print("ready", flush=True)
-time.sleep(600)
+if not counted:
+    time.sleep(600)
+    sys.exit()
+file = os.open(counted[0], os.O_WRONLY | os.O_CREAT)
+rounds, end = 0, time.monotonic() + 600
+while time.monotonic() < end:
+    for _ in range(100):
+        cache = {"k%d" % key: [key, str(key)] for key in range(50)}
+    rounds += 100
+    os.pwrite(file, rounds.to_bytes(8, "little"), 0)
