@@ -29,24 +29,29 @@ pub(crate) struct Framework {
     pub(crate) group: &'static str,
     /// Gives the tests the folder of a version.
     pub(crate) variable: &'static str,
+    /// What a version is: a word.
+    pub(crate) what: &'static str,
     /// What is tested when nothing is said.
     pub(crate) versions: &'static [&'static str],
     /// Whether a text can be a version.
     pub(crate) is_version: fn(&str) -> bool,
+    /// Which tests of the group are a version's, as the test runner has it; all, if nothing is said.
+    pub(crate) tests: fn(&str) -> Option<String>,
     /// Makes the environment of a version in a folder, or completes it; also gets the folder of simulated libraries.
     pub(crate) prepare: fn(&str, &Path, &Path) -> Result<()>,
 }
 
 /// Runs the group's tests with each version.
 pub(crate) fn run(framework: &Framework, arguments: &[String]) -> Result<()> {
-    let Framework { name, group, variable, .. } = *framework;
+    let Framework { name, group, variable, what, .. } = *framework;
     let host = Arch::host();
     ensure!(host.name == "x86_64", "the stand-ins are made for the wheels of x86-64");
     ensure!(is_root(), "`./x {group}` attaches probes: run it as root");
     let (versions, tests) =
         arguments.split_at(arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len()));
     if let Some(unknown) = versions.iter().find(|argument| !(framework.is_version)(argument)) {
-        bail!("`{unknown}` is no version of {name}\nusage: ./x {group} [VERSION...] [-- TEST ARGUMENTS]");
+        let list = what.to_uppercase();
+        bail!("`{unknown}` is no {what} of {name}\nusage: ./x {group} [{list}...] [-- TEST ARGUMENTS]");
     }
     build::with_python()?;
     let versions: Vec<&str> =
@@ -59,6 +64,9 @@ pub(crate) fn run(framework: &Framework, arguments: &[String]) -> Result<()> {
         let mut nextest = test::with_needs(host, test::runner()?)?;
         nextest.env_remove(test::REPORT).env_remove(test::NO_STACKS).env(variable, folder);
         nextest.args(["--test", group, "--profile", group, "--no-capture"]);
+        if let Some(tests) = (framework.tests)(version) {
+            nextest.args(["-E", &tests]);
+        }
         let result = run_command(nextest.args(tests.iter().skip(1)));
         different.extend(result.err().map(|error| format!("{name} {version}: {error:#}")));
     }

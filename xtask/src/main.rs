@@ -22,6 +22,7 @@ mod npu;
 mod pictures;
 mod project;
 mod python;
+mod servers;
 mod setup;
 mod sim;
 mod standalone;
@@ -68,6 +69,9 @@ usage: ./x VERB [ARGUMENTS]
                       x86-64, CPython 3.11, network and 2 GB of disk for each version)
   mindspore [VERSION...] [-- TEST ARGUMENTS]
                       the same with real MindSpore and its figures
+  servers [NAME...] [-- TEST ARGUMENTS]
+                      the same with real servers and frameworks on torch_npu 2.9.0.post9, and with leaks put into their programs: transformers,
+                      ddp, fsdp2, vllm (what `npu` needs, 200 MB for each and 2.5 GB for vllm); docs/servers.md
   vm [KERNEL...] [-- TEST ARGUMENTS]
                       the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64, or `all`; whole runs are
                       kept in docs/kernels.md. `part` runs a few on these two
@@ -116,6 +120,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "miri" => miri::run(arguments),
         "npu" => npu::run(arguments),
         "mindspore" => mindspore::run(arguments),
+        "servers" => servers::run(arguments),
         "bench" => bench::run(arguments),
         "vm" => vm::run(arguments),
         "bpf" => bpf::run(),

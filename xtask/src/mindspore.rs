@@ -18,6 +18,8 @@ const MINDSPORE: Framework = Framework {
     variable: "MEMSCOPE_MINDSPORE",
     // The oldest and the newest that are supported.
     versions: &["2.7.0", "2.10.0"],
+    what: "version",
+    tests: |_| None,
     is_version: |version| frameworks::is_numbers(version, 3),
     prepare,
 };

@@ -1,6 +1,9 @@
 //! `npu`: real `torch_npu`, traced, and compared with its own statistics. See `tests/torch-npu/README.md`.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result};
 
@@ -15,6 +18,8 @@ pub(crate) const TORCH_NPU: Framework = Framework {
     variable: "MEMSCOPE_TORCH_NPU",
     // An old and a new allocator.
     versions: &["2.9.0.post9", "2.14.0"],
+    what: "version",
+    tests: |_| None,
     is_version: |version| torch_of(version).is_some(),
     prepare,
 };
@@ -49,16 +54,29 @@ fn prepare(version: &str, folder: &Path, simulated: &Path) -> Result<()> {
     install(version, folder)?;
     let packages = frameworks::packages(folder);
     rename_options(&packages.join("torch/lib/libc10_cuda.so"))?;
+    frameworks::generate(folder, simulated, &libraries(&packages)?, &[], &[operators(&packages)])?;
+    frameworks::build_stand_ins(folder, simulated, &folder.join("lib"))?;
+    make_parts(folder)
+}
+
+/// Libraries that need CANN's, below a folder of packages.
+pub(crate) fn libraries(packages: &Path) -> Result<Vec<PathBuf>> {
     let mut roots = Vec::new();
     for place in ["torch/lib", "torch_npu/lib", "torch_npu"] {
         roots.extend(frameworks::libraries(&packages.join(place))?);
     }
     // One wants a compiler of CUDA's at once.
     roots.retain(|path| !path.to_string_lossy().contains("nvrtc"));
-    let torch_npu = packages.join("torch_npu/lib/libtorch_npu.so");
-    frameworks::generate(folder, simulated, &roots, &[], &[torch_npu])?;
-    frameworks::build_stand_ins(folder, simulated, &folder.join("lib"))?;
-    // torch_npu looks whether these are there.
+    Ok(roots)
+}
+
+/// The library that names operators.
+pub(crate) fn operators(packages: &Path) -> PathBuf {
+    packages.join("torch_npu/lib/libtorch_npu.so")
+}
+
+/// `torch_npu` looks whether these are there.
+pub(crate) fn make_parts(folder: &Path) -> Result<()> {
     for part in ["opp", "runtime", "compiler"] {
         fs::create_dir_all(folder.join("cann").join(part))?;
     }

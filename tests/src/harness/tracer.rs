@@ -25,6 +25,8 @@ use super::user::{User, copy_folder};
 
 /// How long a program may take before the test is given up.
 const TIMEOUT: Duration = Duration::from_secs(100);
+/// The same of a server, which imports thousands of files.
+const PATIENCE: Duration = Duration::from_secs(500);
 const POLL: Duration = Duration::from_millis(5);
 
 /// Whether this is a virtual machine, maybe an emulated one: smaller numbers will do.
@@ -197,6 +199,7 @@ pub struct Tracer {
     stdin: Option<Vec<u8>>,
     journal: Option<PathBuf>,
     user: Option<Arc<User>>,
+    timeout: Duration,
     folder: Folder,
 }
 
@@ -210,8 +213,16 @@ impl Tracer {
             stdin: None,
             journal: None,
             user: None,
+            timeout: TIMEOUT,
             folder: Folder::new(),
         }
+    }
+
+    /// Waits longer than for other programs: it is a server.
+    #[must_use]
+    pub fn patiently(mut self) -> Self {
+        self.timeout = PATIENCE;
+        self
     }
 
     /// Has an ordinary user run it.
@@ -310,7 +321,7 @@ impl Tracer {
     /// Starts it.
     #[must_use]
     pub fn start(self) -> Running {
-        let Self { verb, options, program, env, stdin, journal, user, folder } = self;
+        let Self { verb, options, program, env, stdin, journal, user, timeout, folder } = self;
         let mut command = Command::new(user.as_ref().map_or_else(tracer_path, |user| user.tracer()));
         command.arg(verb);
         // Such tests compare from the first event on. An option of the test's own comes later and wins.
@@ -337,7 +348,7 @@ impl Tracer {
             user.take(folder.path());
             command.uid(User::ID).gid(User::ID);
         }
-        let process = Process::spawn(&mut command, folder.path(), "tracer");
+        let process = Process::spawn(&mut command, folder.path(), "tracer").within(timeout);
         Running { process, folder }
     }
 
@@ -685,6 +696,7 @@ pub(super) struct Process {
     name: &'static str,
     stdout: PathBuf,
     stderr: PathBuf,
+    timeout: Duration,
     ended: bool,
 }
 
@@ -695,7 +707,12 @@ impl Process {
         command.stdout(File::create(&stdout).expect("file for output"));
         command.stderr(File::create(&stderr).expect("file for messages"));
         let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
-        Self { child, name, stdout, stderr, ended: false }
+        Self { child, name, stdout, stderr, timeout: TIMEOUT, ended: false }
+    }
+
+    fn within(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -717,11 +734,12 @@ impl Process {
 
     /// Waits for something to come, or for the end of the process, which the test will notice.
     pub(super) fn wait_for(&self, what: &str, mut come: impl FnMut() -> bool) {
-        let deadline = Instant::now() + TIMEOUT;
+        let deadline = Instant::now() + self.timeout;
         while !come() && state_of(self.pid()) != Some('Z') {
             assert!(
                 Instant::now() < deadline,
-                "waited {TIMEOUT:?} for {what} of {}\n--- stdout\n{}--- stderr\n{}---",
+                "waited {:?} for {what} of {}\n--- stdout\n{}--- stderr\n{}---",
+                self.timeout,
                 self.name,
                 self.stdout(),
                 self.stderr()
@@ -731,7 +749,7 @@ impl Process {
     }
 
     pub(super) fn wait(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + TIMEOUT;
+        let deadline = Instant::now() + self.timeout;
         loop {
             if let Some(status) = self.child.try_wait().expect("a child to wait for") {
                 self.ended = true;
@@ -739,7 +757,8 @@ impl Process {
             }
             if Instant::now() > deadline {
                 self.end();
-                panic!("{} took more than {TIMEOUT:?}\n{}\n{}", self.name, self.stdout(), self.stderr());
+                let timeout = self.timeout;
+                panic!("{} took more than {timeout:?}\n{}\n{}", self.name, self.stdout(), self.stderr());
             }
             std::thread::sleep(POLL);
         }

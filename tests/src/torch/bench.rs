@@ -1,6 +1,6 @@
 //! `torch_npu` on the simulated libraries.
 //!
-//! `MEMSCOPE_TORCH_NPU` names the folder that `./x npu` made for a version; it runs these tests.
+//! `MEMSCOPE_TORCH_NPU` names the folder that `./x npu` made for a version, or `./x servers` for a server; they run these tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -10,12 +10,22 @@ use crate::harness::tracer::{Folder, Run, Target, Tracer, simulation};
 
 use super::truth::Truth;
 
+/// Programs of `torch_npu` alone; what all programs import is here, too.
+const WORKLOADS: &str = "torch-npu/workloads";
+/// Programs of servers and frameworks on it.
+const SERVERS: &str = "servers/workloads";
+/// Packages of Python that stand in for what servers import.
+const STAND_INS: &str = "servers/python";
 /// Memory of each of the two devices: little enough to run out of.
 const CAPACITY_MB: &str = "2048";
 
 /// A program of `torch_npu`'s, to be run.
 #[derive(Clone, Debug)]
 pub struct Program {
+    /// Where its script is.
+    scripts: &'static str,
+    /// What Python gets before the script.
+    options: Vec<String>,
     arguments: Vec<String>,
     env: Vec<(String, String)>,
 }
@@ -24,7 +34,30 @@ impl Program {
     /// `train.py sgd 10 128`.
     #[must_use]
     pub fn new(line: &str) -> Self {
-        Self { arguments: line.split_whitespace().map(str::to_owned).collect(), env: Vec::new() }
+        Self::of(WORKLOADS, line)
+    }
+
+    /// A program of a server's: `trainer.py gpt2 5 clean`.
+    #[must_use]
+    pub fn server(line: &str) -> Self {
+        let shared = format!("{}:{}", scripts(WORKLOADS).display(), scripts(STAND_INS).display());
+        // Its processes start others, which get no options of Python's.
+        let program = Self::of(SERVERS, line).env("PYTHONDONTWRITEBYTECODE", "1").env("PYTHONWARNINGS", "ignore");
+        program.env("PYTHONPATH", &shared).env("HF_HUB_OFFLINE", "1")
+    }
+
+    fn of(scripts: &'static str, line: &str) -> Self {
+        // No files are written into the repository, and torch's warnings about the stand-ins are irrelevant.
+        let options = vec!["-B".to_owned(), "-W".to_owned(), "ignore".to_owned()];
+        Self { scripts, options, arguments: words(line), env: Vec::new() }
+    }
+
+    /// Has a module of Python's start it: `torch.distributed.run --nproc_per_node 2`.
+    #[must_use]
+    pub fn started_by(mut self, module: &str) -> Self {
+        self.options.push("-m".to_owned());
+        self.options.extend(words(module));
+        self
     }
 
     /// Sets a variable of `torch_npu`'s.
@@ -52,6 +85,9 @@ impl Program {
         std::fs::create_dir(&truth).expect("folder for the truth");
         for (key, value) in self.variables(&truth) {
             tracer = tracer.env(&key, value);
+        }
+        if self.scripts == SERVERS {
+            tracer = tracer.patiently();
         }
         (tracer.succeed(), truth)
     }
@@ -102,11 +138,8 @@ impl Program {
     }
 
     fn command_line(&self) -> Vec<String> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("torch-npu/workloads").join(&self.arguments[0]);
-        // No files are written into the repository, and torch's warnings about the stand-ins are irrelevant.
-        let options = ["-B", "-W", "ignore"].map(str::to_owned);
-        let script = script.display().to_string();
-        options.into_iter().chain([script]).chain(self.arguments[1..].iter().cloned()).collect()
+        let script = scripts(self.scripts).join(&self.arguments[0]).display().to_string();
+        self.options.iter().cloned().chain([script]).chain(self.arguments[1..].iter().cloned()).collect()
     }
 
     fn variables(&self, truth: &Path) -> Vec<(String, String)> {
@@ -126,6 +159,14 @@ impl Program {
     }
 }
 
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+fn scripts(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)
+}
+
 /// Lets a program go on that waits for a tracer.
 pub fn go_on(truth: &Path) {
     std::fs::write(truth.join("go"), "").expect("file that lets the program go on");
@@ -135,7 +176,9 @@ pub fn go_on(truth: &Path) {
 #[must_use]
 pub fn version() -> PathBuf {
     let folder = std::env::var_os("MEMSCOPE_TORCH_NPU");
-    folder.expect("MEMSCOPE_TORCH_NPU does not say where torch_npu is: run these tests with `./x npu`").into()
+    folder
+        .expect("MEMSCOPE_TORCH_NPU does not say where torch_npu is: run these tests with `./x npu` or `./x servers`")
+        .into()
 }
 
 fn python() -> String {

@@ -198,7 +198,11 @@ impl Comparison<'_> {
         let reserved = stat("reserved_bytes.all.current");
         if self.begin == Begin::Process {
             at("allocated: sum of the blocks", allocated, Some(state.allocated));
+            at("allocated at most: by the blocks", stat("allocated_bytes.all.peak"), Some(state.allocated_peak));
+            at("blocks handed out", stat("allocation.all.allocated"), Some(state.handed_out));
+            at("blocks given back", stat("allocation.all.freed"), Some(state.given_back));
             at("reserved: segments of the driver", reserved, Some(state.reserved));
+            at("reserved at most: by the driver", stat("reserved_bytes.all.peak"), Some(state.reserved_peak));
             at("segments", stat("segment.all.current"), Some(state.segments));
             let spaces = mark.workspaces.get(device as usize).map_or(0, |spaces| spaces.values().sum());
             at("workspaces: segments of the driver", spaces, Some(state.workspaces));
@@ -224,12 +228,16 @@ impl Comparison<'_> {
 #[derive(Clone, Debug, Default)]
 struct State {
     allocated: u64,
+    allocated_peak: u64,
+    handed_out: u64,
+    given_back: u64,
     active: u64,
     /// What was asked for of the active blocks.
     requested: u64,
     /// The same of each active block.
     wishes: BTreeMap<u64, u64>,
     reserved: u64,
+    reserved_peak: u64,
     segments: u64,
     segments_taken: u64,
     workspaces: u64,
@@ -267,13 +275,18 @@ impl State {
         match block.change {
             Change::Alloc => {
                 self.allocated += block.size;
+                self.allocated_peak = self.allocated_peak.max(self.allocated);
+                self.handed_out += 1;
                 self.active += block.size;
                 self.last_active = self.last_active.map(|active| active + block.size);
                 let wish = number("requested");
                 self.requested += wish;
                 self.wishes.insert(block.addr, wish);
             }
-            Change::Free => self.allocated = self.allocated.wrapping_sub(block.size),
+            Change::Free => {
+                self.allocated = self.allocated.wrapping_sub(block.size);
+                self.given_back += 1;
+            }
             Change::BlockFree => {
                 self.active = self.active.wrapping_sub(block.size);
                 self.last_active = Some(number("active"));
@@ -295,6 +308,7 @@ impl State {
         let counted = u64::from(!physical);
         if is_begin {
             self.reserved += size;
+            self.reserved_peak = self.reserved_peak.max(self.reserved);
             self.segments += counted;
             self.segments_taken += counted;
             self.reserved_since += signed;
@@ -403,7 +417,7 @@ mod tests {
         }
     }
 
-    fn mark(name: &str, figures: &[u64; 6], history: usize, workspace: u64) -> Mark {
+    fn mark(name: &str, figures: &[u64; 9], history: usize, workspace: u64) -> Mark {
         let keys = [
             "allocated_bytes.all.current",
             "active_bytes.all.current",
@@ -411,6 +425,9 @@ mod tests {
             "reserved_bytes.all.current",
             "segment.all.current",
             "allocation.all.allocated",
+            "allocation.all.freed",
+            "allocated_bytes.all.peak",
+            "reserved_bytes.all.peak",
         ];
         let mut stats: BTreeMap<String, u64> =
             keys.iter().zip(figures).map(|(key, figure)| ((*key).to_owned(), *figure)).collect();
@@ -429,8 +446,8 @@ mod tests {
         std::panic::catch_unwind(|| {
             let truth = Truth {
                 marks: vec![
-                    mark("start", &[0; 6], 0, 0),
-                    mark("end", &[1024, 1024, 600, 2_097_152, 1, 2], 5, 2_097_152),
+                    mark("start", &[0; 9], 0, 0),
+                    mark("end", &[1024, 1024, 600, 2_097_152, 1, 2, 1, 1536, 2_097_152], 5, 2_097_152),
                 ],
                 history: serde_json::from_str(TRUTH).expect("a history"),
             };

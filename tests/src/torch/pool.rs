@@ -63,10 +63,10 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The rows that are not about `torch_npu`'s blocks.
+/// The rows that are about blocks of no pool: neither `torch_npu`'s, nor those that vLLM puts below it.
 #[must_use]
 pub fn without_pools(rows: &[Row]) -> Vec<Row> {
-    rows.iter().filter(|row| Block::of(row).is_none()).cloned().collect()
+    rows.iter().filter(|row| row.event_type != "vllm" && Block::of(row).is_none()).cloned().collect()
 }
 
 /// Device memory that is live by the rows of the driver.

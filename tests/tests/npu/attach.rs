@@ -6,11 +6,12 @@ use memscope_tests::harness::journal::{Call, Entry, Journal, outermost_launches}
 use memscope_tests::harness::rows::Row;
 use memscope_tests::harness::tracer::Tracer;
 use memscope_tests::torch::bench::{Program, go_on};
+use memscope_tests::torch::checks::{lost, pools, sound};
 use memscope_tests::torch::compare::{Begin, difference};
 use memscope_tests::torch::table::Table;
 use memscope_tests::torch::truth::Truth;
 
-use super::{EVERYTHING, lost, pools, sound, version_name};
+use super::{EVERYTHING, version_name};
 
 /// The probes are placed, also those of the library that is found by its code.
 const ATTACHED: [&str; 2] = ["libascend_hal.so: ", "libtorch_npu.so: "];

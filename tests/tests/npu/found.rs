@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use memscope_tests::harness::rows::Row;
 use memscope_tests::harness::tracer::{Run, Tracer};
 use memscope_tests::torch::bench::{Program, go_on};
+use memscope_tests::torch::checks::runtime_blocks;
 use memscope_tests::torch::pool::{Block, Change, Driver, Pool};
 use memscope_tests::torch::truth::{Mark, Truth};
-
-use super::runtime_blocks;
 
 /// Said when the pool was read.
 const READ: &str = "read the pool of process";
@@ -70,7 +69,7 @@ fn compare(run: &Run, truth: &Truth, with_segments: bool) -> (usize, usize) {
     let all = run.rows();
     let rows = &all.processes[&truth.pid()];
     let workspaces = rows.iter().filter_map(Block::of).filter(|block| block.pool == Pool::Workspace);
-    let mut others = runtime_blocks(&run.folder.journal());
+    let mut others = runtime_blocks(&run.folder.journal(), truth.pid());
     others.extend(workspaces.map(|block| block.addr));
     others.extend(truth.marks.iter().flat_map(|mark| &mark.workspaces).flat_map(BTreeMap::keys));
     let mut live = Live { others, ..Live::default() };

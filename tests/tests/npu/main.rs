@@ -2,24 +2,16 @@
 //!
 //! A group of its own: `./x npu` prepares a version's wheels, and says where they are in `MEMSCOPE_TORCH_NPU`.
 
-use std::collections::BTreeSet;
-
-use memscope_tests::checkers::csv::{self, CsvRules};
 use memscope_tests::harness::document::npu;
-use memscope_tests::harness::expect::{Expect, Totals, assert_equal};
-use memscope_tests::harness::journal::{Call, Entry, Journal, Library};
-use memscope_tests::harness::rows::{Row, Rows};
 use memscope_tests::harness::tracer::Run;
 use memscope_tests::torch::bench::{Program, version};
-use memscope_tests::torch::compare::{Begin, Comparison};
-use memscope_tests::torch::pool::without_pools;
+use memscope_tests::torch::checks::{driver, lost, names, pools, sound};
+use memscope_tests::torch::compare::Begin;
 use memscope_tests::torch::table::Table;
 use memscope_tests::torch::truth::Truth;
 
 /// Everything that is written, launches too.
 const EVERYTHING: [&str; 2] = ["--level=op,kernel", "--events=alloc,free,launch,block_free"];
-/// The runtime's module: blocks of its own.
-const RUNTIME: u64 = 7;
 
 /// What a program did and said.
 struct Outcome {
@@ -95,59 +87,6 @@ fn reported_failures(run: &Run, pid: u32) -> requests::ByDevice {
         requests.tried_again += count("failed") + count("recovered");
     }
     reported
-}
-
-/// The allocator's rows against `torch_npu`'s account.
-fn pools(truth: &Truth, journal: &Journal, rows: &Rows, begin: Begin) -> Table {
-    let rows = rows.processes.get(&truth.pid()).expect("rows of the process");
-    Comparison { rows, truth, begin, runtime: runtime_blocks(journal) }.table()
-}
-
-/// All other rows against the journal of the simulated libraries; panics at a difference.
-fn driver(journal: &Journal, rows: &Rows) -> Totals {
-    let processes = rows.processes.iter().map(|(pid, rows)| (*pid, without_pools(rows))).collect();
-    let rest = Rows { processes, files: rows.files.clone() };
-    assert_equal(journal, &rest, Expect { launches: true, ..Expect::default() })
-}
-
-fn runtime_blocks(journal: &Journal) -> BTreeSet<u64> {
-    let calls = journal.entries.iter().filter(|entry| entry.library == Library::Hal).map(Entry::call);
-    calls
-        .filter_map(|call| match call {
-            Call::Alloc { flag, addr, .. } if flag >> 56 == RUNTIME => Some(addr),
-            _ => None,
-        })
-        .collect()
-}
-
-/// Every launch has a name, not a number.
-fn names(table: &mut Table, rows: &[Row]) {
-    let launches: Vec<&Row> = rows.iter().filter(|row| row.event == "KERNEL_LAUNCH").collect();
-    let nameless = launches.iter().find(|row| !row.name.as_deref().is_some_and(|name| name.starts_with("aclnn")));
-    let difference = nameless.map(|row| format!("{row:?}"));
-    table.add("launches that carry an operator's name", format!("{} launches", launches.len()), difference);
-}
-
-/// The report says that nothing was lost, but for what `expected` names.
-fn lost(table: &mut Table, run: &Run, expected: &[&str]) {
-    let json = run.json();
-    let losses = json["end"]["losses"].as_array().expect("losses");
-    let strange = losses.iter().find(|loss| !expected.iter().any(|reason| loss["reason"] == *reason));
-    table.add(
-        "lost records",
-        strange.map_or_else(|| "0".to_owned(), |_| "some".to_owned()),
-        strange.map(ToString::to_string),
-    );
-}
-
-/// The files pass the checker.
-fn sound(table: &mut Table, rows: &Rows) {
-    let rules = CsvRules { time_ordered: true, ..CsvRules::default() };
-    let violation = rows.files.iter().find_map(|path| {
-        let bytes = std::fs::read(path).expect("readable dump");
-        csv::check(&bytes, rules).first().map(|violation| format!("{}: {violation}", path.display()))
-    });
-    table.add("form of the files", format!("{} files", rows.files.len()), violation);
 }
 
 fn version_name() -> String {

@@ -1,122 +1,10 @@
 /* libopapi.so: the operators that compute something, on the host; enough for a small network, its loss and two
- * optimizers to give the CPU's numbers. All others are generated and compute nothing; their memory traffic is real.
+ * optimizers to give the CPU's numbers; those that cut and join tensors are in joins.c. All others are generated and compute
+ * nothing; their memory traffic is real.
  * Phase one copies its arguments into an executor; phase two (generated) runs it. */
-#include "operator.h"
+#include "elements.h"
 #include <math.h>
-#include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
-
-typedef const struct aclTensor *tensor;
-typedef const struct aclScalar *scalar;
-typedef const struct aclArray *array;
-/* What every phase one gives back. */
-#define RESULT uint64_t *workspace, struct executor **out
-
-static int prepared(struct executor *executor, uint64_t workspace_size, RESULT)
-{
-    if (workspace)
-        *workspace = workspace_size;
-    if (out)
-        *out = executor;
-    return 0;
-}
-
-static struct executor *executor_of(void (*compute)(struct executor *), tensor a, tensor b, tensor c, tensor d,
-                                    tensor e)
-{
-    tensor tensors[] = {a, b, c, d, e};
-    struct executor *it = calloc(1, sizeof *it);
-    it->compute = compute;
-    for (int i = 0; i < 5; i++)
-        if (tensors[i])
-            it->tensor[i] = *tensors[i];
-    return it;
-}
-
-/* ---- elements ---- */
-
-static int64_t count_of(tensor t)
-{
-    int64_t count = 1;
-    for (int i = 0; i < t->dimensions; i++)
-        count *= t->size[i];
-    return count;
-}
-
-/* Place of element `k` of `t`, made as large as `shape` by repeating. */
-static int64_t place(tensor shape, tensor t, int64_t k)
-{
-    int64_t at = t->offset;
-    for (int i = shape->dimensions - 1, j = t->dimensions - 1; i >= 0; i--, j--) {
-        int64_t index = k % shape->size[i];
-        k /= shape->size[i];
-        if (j >= 0 && t->size[j] != 1)
-            at += index * t->stride[j];
-    }
-    return at;
-}
-
-static double load(tensor t, int64_t at)
-{
-    switch (t->type) {
-    case TYPE_FLOAT:
-        return ((float *)t->data)[at];
-    case TYPE_INT32:
-        return ((int32_t *)t->data)[at];
-    case TYPE_INT64:
-        return (double)((int64_t *)t->data)[at];
-    case TYPE_BOOL:
-        return ((uint8_t *)t->data)[at];
-    case TYPE_DOUBLE:
-        return ((double *)t->data)[at];
-    default:
-        return 0;
-    }
-}
-
-static void store(tensor t, int64_t at, double value)
-{
-    switch (t->type) {
-    case TYPE_FLOAT:
-        ((float *)t->data)[at] = (float)value;
-        break;
-    case TYPE_INT32:
-        ((int32_t *)t->data)[at] = (int32_t)value;
-        break;
-    case TYPE_INT64:
-        ((int64_t *)t->data)[at] = (int64_t)value;
-        break;
-    case TYPE_BOOL:
-        ((uint8_t *)t->data)[at] = value != 0;
-        break;
-    case TYPE_DOUBLE:
-        ((double *)t->data)[at] = value;
-        break;
-    default:
-        break;
-    }
-}
-
-static double element(tensor t, int64_t k)
-{
-    return load(t, place(t, t, k));
-}
-
-static double element2(tensor t, int64_t row, int64_t column)
-{
-    return load(t, t->offset + row * t->stride[0] + column * t->stride[1]);
-}
-
-static void set2(tensor t, int64_t row, int64_t column, double value)
-{
-    store(t, t->offset + row * t->stride[0] + column * t->stride[1], value);
-}
-
-static bool is_matrix(tensor t)
-{
-    return t->dimensions == 2 && t->type == TYPE_FLOAT;
-}
 
 /* ---- products ---- */
 
@@ -202,7 +90,7 @@ int aclnnInplaceFillScalarGetWorkspaceSize(tensor t, scalar value, RESULT)
 
 /* ---- element by element ---- */
 
-enum { COPY, ADD, SUBTRACT, MULTIPLY, DIVIDE, SCALE, SHIFT, RELU, WHERE_ABOVE, SQUARE_ROOT };
+enum { COPY, ADD, SUBTRACT, MULTIPLY, DIVIDE, SCALE, SHIFT, RELU, WHERE_ABOVE, SQUARE_ROOT, AND, OR, NOT, EQUAL };
 
 /* Sums are rounded as float sums are, so that they equal the CPU's. */
 static double combine(int64_t operation, double x, double y, double s)
@@ -226,6 +114,15 @@ static double combine(int64_t operation, double x, double y, double s)
         return y > s ? x : 0;
     case SQUARE_ROOT:
         return sqrt(x);
+    // Of truth values, and of numbers that are 0 or 1.
+    case AND:
+        return x && y;
+    case OR:
+        return x || y;
+    case NOT:
+        return !x;
+    case EQUAL:
+        return x == s;
     default:
         return x;
     }
@@ -269,7 +166,15 @@ ELEMENTS(Muls, (tensor a, scalar b, tensor to, RESULT), SCALE, a, NULL, to, b->v
 ELEMENTS(InplaceMuls, (tensor a, scalar b, RESULT), SCALE, a, NULL, a, b->value)
 ELEMENTS(Div, (tensor a, tensor b, tensor to, RESULT), DIVIDE, a, b, to, 0)
 ELEMENTS(Divs, (tensor a, scalar b, tensor to, RESULT), SCALE, a, NULL, to, 1 / b->value)
+ELEMENTS(InplaceDivs, (tensor a, scalar b, RESULT), SCALE, a, NULL, a, 1 / b->value)
 ELEMENTS(Sqrt, (tensor a, tensor to, RESULT), SQUARE_ROOT, a, NULL, to, 0)
+ELEMENTS(BitwiseAndTensor, (tensor a, tensor b, tensor to, RESULT), AND, a, b, to, 0)
+ELEMENTS(BitwiseOrTensor, (tensor a, tensor b, tensor to, RESULT), OR, a, b, to, 0)
+ELEMENTS(BitwiseNot, (tensor a, tensor to, RESULT), NOT, a, NULL, to, 0)
+ELEMENTS(LogicalAnd, (tensor a, tensor b, tensor to, RESULT), AND, a, b, to, 0)
+ELEMENTS(LogicalOr, (tensor a, tensor b, tensor to, RESULT), OR, a, b, to, 0)
+ELEMENTS(LogicalNot, (tensor a, tensor to, RESULT), NOT, a, NULL, to, 0)
+ELEMENTS(EqScalar, (tensor a, scalar b, tensor to, RESULT), EQUAL, a, NULL, to, b->value)
 ELEMENTS(Relu, (tensor a, tensor to, RESULT), RELU, a, NULL, to, 0)
 ELEMENTS(InplaceRelu, (tensor a, RESULT), RELU, a, NULL, a, 0)
 ELEMENTS(ThresholdBackward, (tensor g, tensor a, scalar threshold, tensor to, RESULT), WHERE_ABOVE, g, a, to,
@@ -309,6 +214,44 @@ int aclnnReduceSumGetWorkspaceSize(tensor a, array dimensions, char keep, int ty
     if (!dimensions->count)
         e->option[0] = ~0ll;
     return prepared(e, 4096, workspace, out);
+}
+
+/* ---- the largest ---- */
+
+static void compute_max(struct executor *e)
+{
+    tensor a = &e->tensor[0], to = &e->tensor[1];
+    double most = -INFINITY;
+    for (int64_t k = 0, count = count_of(a); k < count; k++)
+        most = fmax(most, element(a, k));
+    store(to, to->offset, most);
+}
+
+int aclnnMaxGetWorkspaceSize(tensor a, tensor to, RESULT)
+{
+    return prepared(executor_of(compute_max, a, to, NULL, NULL, NULL), 0, workspace, out);
+}
+
+/* Of each row of a matrix; of anything else a number that every vocabulary has, for servers that choose tokens. */
+static void compute_arg_max(struct executor *e)
+{
+    enum { ANY = 5 };
+    tensor a = &e->tensor[0], to = &e->tensor[1];
+    bool by_row = is_matrix(a) && (e->option[0] == 1 || e->option[0] == -1);
+    for (int64_t k = 0, count = count_of(to); k < count; k++) {
+        int64_t best = by_row ? 0 : ANY;
+        for (int64_t j = 1; by_row && j < a->size[1]; j++)
+            if (element2(a, k, j) > element2(a, k, best))
+                best = j;
+        store(to, place(to, to, k), (double)best);
+    }
+}
+
+int aclnnArgMaxGetWorkspaceSize(tensor a, int64_t dimension, char keep, tensor to, RESULT)
+{
+    struct executor *e = executor_of(compute_arg_max, a, to, NULL, NULL, NULL);
+    e->option[0] = dimension;
+    return prepared(e, 0, workspace, out);
 }
 
 /* ---- logarithm of softmax, over the columns of a matrix ---- */
@@ -360,7 +303,8 @@ static void compute_nll(struct executor *e)
     double sum = 0, counted = 0;
     for (int64_t i = 0; i < a->size[0]; i++) {
         int64_t class = (int64_t)element(target, i);
-        if (class == e->option[1])
+        // A label that was not computed may be anything.
+        if (class == e->option[1] || class < 0 || class >= a->size[1])
             continue;
         sum -= element2(a, i, class);
         counted++;
@@ -461,6 +405,7 @@ static struct executor *each(int operation, array a, array b, array c, array to,
     { \
         return prepared(each(__VA_ARGS__), 0, workspace, out); \
     }
+EACH(Copy, (array a, array to, RESULT), EACH_SCALE, a, NULL, NULL, to, 1)
 EACH(AddListV2, (array a, array b, scalar s, array to, RESULT), EACH_ADD, a, b, NULL, to, s->value)
 EACH(MulScalarV2, (array a, scalar s, array to, RESULT), EACH_SCALE, a, NULL, NULL, to, s->value)
 EACH(AddScalarV2, (array a, scalar s, array to, RESULT), EACH_SHIFT, a, NULL, NULL, to, s->value)

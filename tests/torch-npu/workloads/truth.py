@@ -21,11 +21,14 @@ ENTRIES = 1_000_000
 FIGURES = (
     "active_bytes.all.current",
     "allocated_bytes.all.current",
+    "allocated_bytes.all.peak",
     "allocation.all.allocated",
+    "allocation.all.freed",
     "num_alloc_retries",
     "num_ooms",
     "requested_bytes.all.current",
     "reserved_bytes.all.current",
+    "reserved_bytes.all.peak",
     "segment.all.allocated",
     "segment.all.current",
 )
@@ -37,9 +40,9 @@ mstx.mstxMarkA.restype = None
 marks = open(os.path.join(FOLDER, "marks.jsonl"), "w", encoding="ascii")
 
 
-def start():
+def start(device=0):
     """Begins the history. Before it lies one block, which is gone at that moment."""
-    torch.npu.set_device(0)
+    torch.npu.set_device(device)
     torch.empty(1, device="npu")
     torch.npu.synchronize()
     memory._record_memory_history(enabled="all", context=None, max_entries=ENTRIES)

@@ -1,0 +1,119 @@
+"""vLLM in this process, with a tiny Qwen2 that it makes up the weights of. It writes 8 tokens for each of 4 prompts.
+
+usage: offline.py eager|graphs|sleep
+
+Marks: start, ready (the model and the KV cache are there), generated, and with `sleep` asleep and awake.
+"""
+import json
+import os
+import sys
+
+kind = sys.argv[1]
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+# The layout of weights that NPUs like needs operators that are not computed.
+os.environ["VLLM_ASCEND_ENABLE_NZ"] = "0"
+PROMPTS, PROMPT, TOKENS = 4, 32, 8
+SHAPE = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "use_sliding_window": False,
+}
+
+
+def write_model(folder):
+    """What vLLM reads of a model, but for its weights: a configuration and a tokenizer that has a token for each byte."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    os.makedirs(folder)
+    texts = sorted(pre_tokenizers.ByteLevel.alphabet())[: SHAPE["vocab_size"] - 2]
+    vocabulary = {text: number for number, text in enumerate(["<s>", "</s>", *texts])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(os.path.join(folder, "tokenizer.json"))
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "model_max_length": 512}
+    for name, contents in (("config", SHAPE), ("tokenizer_config", names)):
+        with open(os.path.join(folder, f"{name}.json"), "w", encoding="ascii") as file:
+            json.dump(contents, file)
+
+
+def blocks_of(tensors):
+    """How many blocks of the pool hold these tensors, and their bytes."""
+    from torch_npu.npu import memory
+
+    starts = {tensor.data_ptr() for tensor in tensors}
+    found = []
+    for segment in memory._snapshot()["segments"]:
+        address = segment["address"]
+        for block in segment["blocks"]:
+            if any(address <= start < address + block["size"] for start in starts):
+                found.append(block["size"])
+            address += block["size"]
+    return len(found), sum(found)
+
+
+def flat(things):
+    """The tensors in lists of lists."""
+    return [tensor for thing in things for tensor in (flat(thing) if isinstance(thing, (list, tuple)) else [thing])]
+
+
+def main():
+    # It sets torch_npu's allocator up, so it comes before the account.
+    from vllm import LLM, SamplingParams
+
+    import truth
+
+    truth.start()
+    folder = os.path.join(truth.FOLDER, "model")
+    write_model(folder)
+    server = LLM(
+        model=folder,
+        load_format="dummy",
+        enforce_eager=kind != "graphs",
+        enable_sleep_mode=kind == "sleep",
+        max_model_len=256,
+        max_num_seqs=8,
+        block_size=128,
+        gpu_memory_utilization=0.5,
+        seed=0,
+    )
+    truth.mark("ready")
+    runner = server.llm_engine.model_executor.driver_worker.worker.model_runner
+    print("kv_cache", *blocks_of(flat(runner.kv_caches)), flush=True)
+    from vllm_ascend.ops import rotary_embedding
+
+    # Made with the model, and kept beside it: the table of cosines and sines.
+    table = [rotary_embedding._cos_cache]
+    print("weights", *blocks_of([*runner.model.parameters(), *runner.model.buffers(), *table]), flush=True)
+    prompts = [{"prompt_token_ids": list(range(2, 2 + PROMPT))} for _ in range(PROMPTS)]
+    written = server.generate(prompts, SamplingParams(max_tokens=TOKENS, temperature=0.0, ignore_eos=True))
+    truth.mark("generated")
+    print("tokens", *[len(one.outputs[0].token_ids) for one in written], flush=True)
+    if kind == "sleep":
+        from vllm_ascend.device_allocator.camem import CaMemAllocator
+
+        own = CaMemAllocator.get_instance()
+        print("own pool", len(own.pointer_to_data), own.get_current_usage(), flush=True)
+        server.sleep(level=1)
+        truth.mark("asleep")
+        server.wake_up()
+        truth.mark("awake")
+    truth.finish()
+
+
+if __name__ == "__main__":
+    main()
