@@ -87,8 +87,8 @@ pub(super) fn look(source: &dyn Source, question: &Question) -> Result<Holders, 
     let mut best: Option<Holders> = None;
     for _ in 0..PASSES {
         let found = look_once(source, question, begin)?;
-        let is_done = unheld_blocks(&found) == 0 || begin.elapsed() >= AGAIN_WITHIN;
-        if best.as_ref().is_none_or(|best| unheld_blocks(&found) < unheld_blocks(best)) {
+        let is_done = !is_much(open(&found), found.asked) || begin.elapsed() >= AGAIN_WITHIN;
+        if best.as_ref().is_none_or(|best| open(&found).blocks < open(best).blocks) {
             best = Some(found);
         }
         if is_done {
@@ -101,9 +101,19 @@ pub(super) fn look(source: &dyn Source, question: &Question) -> Result<Holders, 
 }
 
 /// Blocks that another pass may find a holder of.
-fn unheld_blocks(found: &Holders) -> u64 {
+fn open(found: &Holders) -> Sum {
     let is_open = |state| matches!(state, State::NoRoot | State::Nothing | State::Changed);
-    found.groups.iter().filter(|group| is_open(group.state)).map(|group| group.sum.blocks).sum()
+    let mut open = Sum::default();
+    for group in found.groups.iter().filter(|group| is_open(group.state)) {
+        open.blocks += group.sum.blocks;
+        open.size_bytes += group.sum.size_bytes;
+    }
+    open
+}
+
+/// Whether more than a twentieth is open. A few blocks without a holder are usual: some holders are of no known kind.
+const fn is_much(open: Sum, asked: Sum) -> bool {
+    open.blocks.saturating_mul(20) > asked.blocks || open.size_bytes.saturating_mul(20) > asked.size_bytes
 }
 
 fn look_once(source: &dyn Source, question: &Question, begin: Instant) -> Result<Holders, Refused> {
