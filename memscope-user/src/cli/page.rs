@@ -34,14 +34,14 @@ use crate::{
 
 /// Default name of a page.
 const DEFAULT_NAME: &str = "report.html";
-/// Most requests of a process whose settings are tried unasked: some seconds.
+/// Most requests of a process for which other settings are tried unasked: some seconds.
 const MAX_REQUESTS: u64 = 200_000;
 
 /// `report FILE…`.
 pub(super) fn run(args: &PageArgs) -> ExitCode {
     input::exit(|| {
         let requests = if args.what_if { u64::MAX } else { MAX_REQUESTS };
-        let page = Page { title: args.title.clone(), rules: args.rules.as_deref(), select: &args.select, requests };
+        let page = Page { title: args.title.clone(), requests, ..Page::of(args.rules.as_deref(), &args.select) };
         let path = args.output.clone().unwrap_or_else(|| beside(&args.files));
         page.write(&args.files, &path, args.open)
     })
@@ -49,27 +49,28 @@ pub(super) fn run(args: &PageArgs) -> ExitCode {
 
 /// `--html` of a command on files: the page of the same part of the run.
 pub(super) fn also(html: &HtmlArgs, files: &[PathBuf], rules: Option<&Path>, select: &SelectArgs) -> Result<()> {
-    let Some(path) = &html.html else { return Ok(()) };
-    let path = if path.as_os_str().is_empty() { beside(files) } else { path.clone() };
-    Page { title: None, rules, select, requests: MAX_REQUESTS }.write(files, &path, html.open)
+    let Some(path) = path(html, || beside(files)) else { return Ok(()) };
+    Page::of(rules, select).write(files, &path, html.open)
 }
 
 /// `--html` of a trace: the page of its capture.
 pub(super) fn of_capture(html: &HtmlArgs, capture: &Path, rules: Option<&Path>, select: &SelectArgs) -> Result<()> {
-    let Some(path) = &html.html else { return Ok(()) };
-    let path = if path.as_os_str().is_empty() { capture.with_extension("html") } else { path.clone() };
-    Page { title: None, rules, select, requests: MAX_REQUESTS }.write(&[capture.to_owned()], &path, html.open)
+    let Some(path) = path(html, || capture.with_extension("html")) else { return Ok(()) };
+    Page::of(rules, select).write(&[capture.to_owned()], &path, html.open)
 }
 
 /// `--html` of a capture that is in no file.
 pub(super) fn of_bytes(html: &HtmlArgs, capture: &[u8]) -> Result<()> {
-    let Some(path) = &html.html else { return Ok(()) };
-    let path = if path.as_os_str().is_empty() { Path::new(DEFAULT_NAME) } else { path };
+    let Some(path) = path(html, || beside(&[])) else { return Ok(()) };
     let mut file = tempfile::Builder::new().suffix(".capture").tempfile().context("cannot make a temporary file")?;
     file.write_all(capture).context("cannot write a temporary file")?;
-    let select = SelectArgs::default();
-    let page = Page { title: None, rules: None, select: &select, requests: MAX_REQUESTS };
-    page.write(&[file.path().to_owned()], path, html.open)
+    Page::of(None, &SelectArgs::default()).write(&[file.path().to_owned()], &path, html.open)
+}
+
+/// Where the page goes that `--html` asks for; without a name beside its input.
+fn path(html: &HtmlArgs, beside: impl FnOnce() -> PathBuf) -> Option<PathBuf> {
+    let path = html.html.clone()?;
+    Some(if path.as_os_str().is_empty() { beside() } else { path })
 }
 
 /// The inputs of a page.
@@ -81,7 +82,11 @@ struct Page<'a> {
     requests: u64,
 }
 
-impl Page<'_> {
+impl<'a> Page<'a> {
+    const fn of(rules: Option<&'a Path>, select: &'a SelectArgs) -> Self {
+        Self { title: None, rules, select, requests: MAX_REQUESTS }
+    }
+
     fn write(&self, files: &[PathBuf], path: &Path, open: bool) -> Result<()> {
         let place = FilePlace::reach(path, Caller::owner()?).with_context(|| cannot(path))?;
         refuse_foreign(&place, path)?;
@@ -112,16 +117,14 @@ impl Page<'_> {
         message(LogLevel::Info, LogLevel::Info, text);
         if open { show(path) } else { Ok(()) }
     }
-}
 
-impl Page<'_> {
     /// What other settings would give each process with `PyTorch`'s pool. Without an answer where the settings of the run are refused.
     fn what_if(&self, requests: &[Requests]) -> report::WhatIf {
-        let of = |requests: &&Requests| !requests.is_cut;
+        let (cut, whole): (Vec<_>, Vec<_>) = requests.iter().partition(|requests| requests.is_cut);
         let advise = |requests: &Requests| advise(requests, &Question::default(), Wishes::default()).ok();
         report::WhatIf {
-            advices: requests.iter().filter(of).filter_map(advise).collect(),
-            left_out: requests.iter().filter(|requests| requests.is_cut).map(|requests| requests.pid).collect(),
+            advices: whole.into_iter().filter_map(advise).collect(),
+            left_out: cut.into_iter().map(|requests| requests.pid).collect(),
             most: self.requests,
         }
     }

@@ -165,7 +165,7 @@ fn source(paths: &[PathBuf]) -> Result<Source> {
     Ok(if formats == [Format::Capture] { Source::Capture } else { Source::Dump })
 }
 
-/// Takes the requests of these files, of processes with at most so many.
+/// Takes the requests of these files; of a process with more than `most` none.
 pub(super) fn recorder(files: &[PathBuf], most: u64) -> Result<(Recorder, Receiver<Vec<Requests>>)> {
     let (recorder, made) = Recorder::new(source(&runs::one_capture(files)?)?);
     Ok((recorder.up_to(most), made))

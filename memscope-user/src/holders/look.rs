@@ -84,18 +84,19 @@ pub enum Refused {
 /// pass that meets this finds neither.
 pub(super) fn look(source: &dyn Source, question: &Question) -> Result<Holders, Refused> {
     let begin = Instant::now();
-    let mut best: Option<Holders> = None;
+    let mut best: Option<(Sum, Holders)> = None;
     for _ in 0..PASSES {
         let found = look_once(source, question, begin)?;
-        let is_done = !is_much(open(&found), found.asked) || begin.elapsed() >= AGAIN_WITHIN;
-        if best.as_ref().is_none_or(|best| open(&found).blocks < open(best).blocks) {
-            best = Some(found);
+        let open = open(&found);
+        let is_done = !is_much(open, found.asked) || begin.elapsed() >= AGAIN_WITHIN;
+        if best.as_ref().is_none_or(|(least, _)| open.blocks < least.blocks) {
+            best = Some((open, found));
         }
         if is_done {
             break;
         }
     }
-    let mut found = best.ok_or(Refused::Gone)?;
+    let (_, mut found) = best.ok_or(Refused::Gone)?;
     found.effort.time_ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
     Ok(found)
 }

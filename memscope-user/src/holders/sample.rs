@@ -515,7 +515,7 @@ mod tests {
         sample.image.put(field, tensor | 1);
         // One reference each, and those are the two.
         assert_eq!(sample.ask(&[DEVICE]), ["Ring"]);
-        // Another one, from where nobody knows.
+        // Another one, of an unknown place.
         sample.image.put(implementation + 8, 2);
         assert_eq!(sample.ask(&[DEVICE]), ["NoRoot"]);
     }

@@ -13,7 +13,7 @@ use super::pool::without_pools;
 use super::table::Table;
 use super::truth::Truth;
 
-/// Modules whose blocks are no segments of a pool: the runtime's, and those of collectives.
+/// Modules with blocks that are no segments of a pool: the runtime's, and those of collectives.
 const NO_SEGMENTS: [u64; 2] = [7, 3];
 /// Pools of servers' own, which lie below torch's.
 const OWN_POOLS: [&str; 1] = ["vllm"];

@@ -22,18 +22,18 @@ impl Graph<'_> {
         let nodes: HashMap<u64, &Step> = steps.map(|step| (step.parent.start, step)).collect();
         let mut sees_python = false;
         let are_counted = nodes.iter().filter(|(start, _)| parents.contains_key(*start)).all(|(start, step)| {
+            let are_known = |counter: u64| {
+                let known = references(&parents[start], &held);
+                self.memory.word(counter).is_some_and(|count| u64::from(count as u32) <= known)
+            };
             match &step.parent.kind {
                 Kind::Python { object, .. } => {
                     sees_python = true;
-                    let known = references(&parents[start], &held);
                     // CPython's `ob_refcnt` comes first; from 3.12 on it has 32 bits.
-                    self.memory.word(*object).is_some_and(|count| u64::from(count as u32) <= known)
+                    are_known(*object)
                 }
                 // Tensors and storages are counted, too (c10/util/intrusive_ptr.h): strong references have the lower 32 bits.
-                Kind::Cpp(class) if is_tensor(class) || is_storage(class) => {
-                    let known = references(&parents[start], &held);
-                    self.memory.word(start + 8).is_some_and(|count| u64::from(count as u32) <= known)
-                }
+                Kind::Cpp(class) if is_tensor(class) || is_storage(class) => are_known(start + 8),
                 Kind::Cpp(_) => held.contains(start),
                 // Left-overs.
                 Kind::Plain | Kind::Root(_) => true,

@@ -61,6 +61,18 @@ fn growing(frame: &'static str, bytes_per_second: f64) -> GrowingSite {
     }
 }
 
+/// 3 MiB more, in 3 of 9 blocks.
+fn increase() -> Increase {
+    Increase {
+        site: site(python(&["a.py(3): f"])),
+        blocks: 3,
+        size_bytes: 3 << 20,
+        live_blocks: 9,
+        ages: [9, 0, 0, 0],
+        owners: Vec::new(),
+    }
+}
+
 fn growth(sites: Vec<GrowingSite>, increases: Vec<Increase>) -> Finding {
     Growth {
         pid: 7,
@@ -202,15 +214,7 @@ memscope-bpf · pid 7 · npu:0 · 30.0 s · nothing lost
 /// An increase is undecided, and without any the answer is not found; a short run is not judged.
 #[test]
 fn three_answers() {
-    let increase = Increase {
-        site: site(python(&["a.py(3): f"])),
-        blocks: 3,
-        size_bytes: 3 << 20,
-        live_blocks: 9,
-        ages: [9, 0, 0, 0],
-        owners: Vec::new(),
-    };
-    let undecided = screen(&[growth(Vec::new(), vec![increase])]);
+    let undecided = screen(&[growth(Vec::new(), vec![increase()])]);
     assert!(undecided.contains("\n ? UNDECIDED  1 place increased, too little to call it a leak\n"), "{undecided}");
     assert!(undecided.contains(" #1  +3.00 MiB in 3 blocks, 9 live\n     a.py:3  f\n"), "{undecided}");
     assert!(undecided.contains("growth: undecided"), "{undecided}");
@@ -296,14 +300,6 @@ fn out_of_memory() {
 /// A further process has the bytes behind its verdict, and else its memory where that was counted.
 #[test]
 fn further_processes() {
-    let increase = Increase {
-        site: site(python(&["a.py(3): f"])),
-        blocks: 3,
-        size_bytes: 3 << 20,
-        live_blocks: 9,
-        ages: [9, 0, 0, 0],
-        owners: Vec::new(),
-    };
     let of = |pid, finding| match finding {
         Finding::Growth(growth) => Finding::from(Growth { pid, ..growth }),
         Finding::Ledger(ledger) => Ledger { pid, ..ledger }.into(),
@@ -311,7 +307,7 @@ fn further_processes() {
     };
     let found = [
         growth(vec![growing("x.py(1): f", 1.0)], Vec::new()),
-        of(8, growth(Vec::new(), vec![increase])),
+        of(8, growth(Vec::new(), vec![increase()])),
         of(9, growth(Vec::new(), Vec::new())),
         of(10, growth(Vec::new(), Vec::new())),
         of(10, ledger(Moment::End)),
