@@ -191,8 +191,8 @@ pub struct ProcessState {
     pub generation: u64,
     /// The loader has reported that it is about to unmap, and not yet that it has finished.
     pub unmapping: u32,
-    /// Padding, zero.
-    pub reserved: u32,
+    /// The process's first thread has ended: the number may be another process's once the process is gone.
+    pub first_ended: u32,
 }
 
 #[cfg(feature = "user")]

@@ -16,6 +16,7 @@ use crate::{
     settings::setting,
     stacks, tensors, thread_slots,
     transport::{header, send},
+    verifier::{read_once, write_once},
     waits, watch,
 };
 
@@ -42,7 +43,7 @@ pub(crate) fn forked<const RAW: bool>(ctx: *mut c_void) {
     let flags = state.flags | PROCESS_SHARES;
     // SAFETY: as above. Other bits change only before the process runs.
     unsafe { (*parent).flags = flags };
-    add_child(ctx, child, &ProcessState { parent: tgid, flags, ..state });
+    add_child(ctx, child, &ProcessState { parent: tgid, flags, first_ended: 0, ..state });
 }
 
 /// Adds a child to the trace, and reports it.
@@ -70,6 +71,8 @@ pub(crate) fn executed<const IMAGES: bool>(ctx: *mut c_void) {
     // SAFETY: a live map value; the process has one thread now.
     let state = unsafe { &mut *state };
     mappings::replace(state);
+    // The thread that runs the program took the place of the first one.
+    state.first_ended = 0;
     stacks::forget(tgid);
     watch::forget(tgid);
     waits::report_program::<IMAGES>(ctx, tgid, state.flags);
@@ -79,7 +82,8 @@ pub(crate) fn executed<const IMAGES: bool>(ctx: *mut c_void) {
 #[inline(always)]
 pub(crate) fn exited() {
     let id = current::thread_id();
-    let traced = filter::is_traced(current::tgid_of(id));
+    let tgid = current::tgid_of(id);
+    let traced = filter::is_traced(tgid);
     // A process that is no longer traced may have left slots.
     if traced || setting!(thread_slots) != 0 {
         thread_slots::forget(id);
@@ -87,14 +91,28 @@ pub(crate) fn exited() {
     if traced {
         tensors::forget(id);
         watch::forget_thread(id);
+        if id as u32 == tgid {
+            first_thread_ended(tgid);
+        }
     }
 }
 
-/// `sched_process_free`: the process is gone with all its threads; its number may be used again.
+#[inline(always)]
+fn first_thread_ended(tgid: u32) {
+    if let Some(state) = filter::state_of(tgid) {
+        // SAFETY: a live map value.
+        unsafe { write_once(&raw mut (*state).first_ended, 1) };
+    }
+}
+
+/// `sched_process_free`: a thread is gone, and the process with its first thread. The kernel reports it after a grace
+/// period (RCU), and may have given the number to another process meanwhile, which is in the map then.
 #[inline(always)]
 pub(crate) fn freed<const RAW: bool>(ctx: *mut c_void) {
     let pid = if RAW { pid_of_task(ctx) } else { field(ctx, setting!(free_pid)) };
-    if filter::state_of(pid).is_some() {
+    let Some(state) = filter::state_of(pid) else { return };
+    // SAFETY: a live map value.
+    if unsafe { read_once(&raw const (*state).first_ended) } != 0 {
         let _ = PROCESSES.remove(&pid);
         filter::changed();
         stacks::forget(pid);

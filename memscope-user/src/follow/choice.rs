@@ -29,7 +29,7 @@ impl FollowOptions {
             parent,
             generation: monotonic_ns(),
             unmapping: 0,
-            reserved: 0,
+            first_ended: 0,
         }
     }
 }

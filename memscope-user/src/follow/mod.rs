@@ -70,9 +70,11 @@ struct Process {
 }
 
 impl Process {
-    /// Whether a process of the same number with this start time is another one.
-    fn is_another(&self, start_ticks: Option<u64>) -> bool {
-        self.start_ticks.zip(start_ticks).is_some_and(|(one, other)| one != other)
+    /// Whether the number is another process's now.
+    fn is_another(&self, pid: u32) -> bool {
+        let has_ended = self.pidfd.as_ref().is_some_and(|fd| pidfd::has_ended(fd.as_fd()) == Some(true));
+        // A tick is long enough for two processes.
+        has_ended && is_alive(pid) || self.start_ticks.zip(start_ticks(pid)).is_some_and(|(one, other)| one != other)
     }
 }
 
@@ -268,7 +270,7 @@ impl Follow {
         if urgent.kind == Kind::Fork {
             self.warned.remove(&urgent.child);
             // The number was another process's, with an unhandled end.
-            if self.processes.get(&urgent.child).is_some_and(|process| process.is_another(start_ticks(urgent.child))) {
+            if self.processes.get(&urgent.child).is_some_and(|process| process.is_another(urgent.child)) {
                 self.remove(urgent.child);
             }
             if !self.processes.contains_key(&urgent.child) {

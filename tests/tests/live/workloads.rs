@@ -86,6 +86,17 @@ fn forktree_where_ids_begin_again() {
     }
 }
 
+/// A child that has the number of another one, of which the kernel reports the end late.
+#[test]
+fn number_of_a_process_that_has_just_ended() {
+    if !std::path::Path::new("/proc/sys/kernel/ns_last_pid").exists() {
+        return;
+    }
+    let (run, totals) = compare(Tracer::run("samenumber", &[]), DEFAULT);
+    assert!(run.counted("reused") > 0, "{}", run.said());
+    assert_eq!((totals.allocs, totals.frees), (20 * 20, 20 * 20));
+}
+
 /// Processes as a shell makes them.
 #[test]
 fn forktree_of_a_shell() {
