@@ -80,6 +80,7 @@ pub use stepped::Stepped;
 use std::sync::Arc;
 
 use self::decompose::RuleSet;
+use self::select::Filter;
 use crate::model::{Event, RunEnd};
 
 /// Watches enriched events and ends in findings.
@@ -93,6 +94,12 @@ pub trait Analysis: Send {
     /// Findings so far, while the run goes on.
     fn now(&self) -> Vec<Finding> {
         Vec::new()
+    }
+
+    /// Takes a filter: the analysis is shown all blocks, and reports the chosen ones. `false`: it takes none, and is shown
+    /// the chosen blocks alone. Before the first event.
+    fn choose(&mut self, _filter: &Filter) -> bool {
+        false
     }
 }
 

@@ -221,13 +221,9 @@ fn freed_by_exit(document: &Value, of: &[String; 3]) -> Sum {
     })
 }
 
-/// What is held when the exit begins, by call stack and by owner, is what is held at the end and what the exit freed. Spans have no
-/// sum of what the exit freed of the host's memory, so it is left out.
+/// What is held when the exit begins, by call stack and by owner, is what is held at the end and what the exit freed.
 fn held_by_stack(document: &Value) -> Vec<String> {
-    let of = |kind: &'static str| {
-        let all = list(document, "findings").iter();
-        all.filter(move |found| found["finding"] == kind && found["device"] != "host")
-    };
+    let of = |kind: &'static str| list(document, "findings").iter().filter(move |found| found["finding"] == kind);
     let mut wrong = Vec::new();
     for by_stack in of("by_stack").filter(|found| number(found, "left_out") == 0) {
         let live = (bytes(list(by_stack, "sums"), "live_blocks"), bytes(list(by_stack, "sums"), "live_bytes"));

@@ -7,6 +7,8 @@
 //!   is known to be one, these analyses see its end (`segments`).
 //! - Others see all blocks: up to the exit alone, or with the exit's frees marked (`readers`).
 //!
+//! With a filter the exit and the segments are still those of all blocks; the analyses inside see the chosen ones.
+//!
 //! Events of one process stay in order, those of several do not: frees are held back until the process works on. So an
 //! analysis that adds up several processes at a moment does not belong here.
 
@@ -29,7 +31,13 @@ use self::{
     segments::Segments,
     tail::Tail,
 };
-use super::{Analysis, Finding, concluded::Concluded, decompose::RuleSet, named::Names};
+use super::{
+    Analysis, Finding,
+    concluded::Concluded,
+    decompose::RuleSet,
+    named::Names,
+    select::{Filter, Matcher},
+};
 use crate::model::{Event, EventKind, RunEnd};
 
 /// Analyses that judge the work of a program.
@@ -37,6 +45,7 @@ use crate::model::{Event, EventKind, RunEnd};
 pub struct Judged {
     readers: Readers,
     names: Option<Names>,
+    chosen: Matcher,
     processes: BTreeMap<u32, Process>,
     spans: Concluded<Span>,
     is_silent: bool,
@@ -82,7 +91,9 @@ impl Judged {
     }
 
     fn conclude(&mut self, pid: u32, process: Process, end: Option<&Event>) {
-        let span = process.tail.end(pid, end.map(|event| event.time_ns), &mut self.readers);
+        let Self { readers, chosen, .. } = self;
+        let span =
+            process.tail.end(pid, end.map(|event| event.time_ns), readers, &mut |block| chosen.holds(pid, block));
         if let Some(end) = end {
             self.readers.ends(end, span.as_ref().map(|span| span.until_ns));
         }
@@ -115,5 +126,11 @@ impl Analysis for Judged {
 
     fn now(&self) -> Vec<Finding> {
         self.readers.all().flat_map(|analysis| analysis.now()).collect()
+    }
+
+    fn choose(&mut self, filter: &Filter) -> bool {
+        self.readers.choose(filter);
+        self.chosen = filter.clone().into();
+        true
     }
 }

@@ -2,7 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::super::{Analysis, named::Final};
+use super::super::{
+    Analysis,
+    named::Final,
+    select::{Filter, Selected, Selection},
+};
 use crate::model::{Event, EventKind, Free, FreeCause, UnknownFree};
 
 /// The readers of a driver block's event.
@@ -98,6 +102,15 @@ impl Readers {
         show(&mut self.leaks, &judged);
         show(&mut self.marked, end);
         show(&mut self.frozen, &judged);
+    }
+
+    /// Shows the analyses the chosen blocks alone.
+    pub(super) fn choose(&mut self, filter: &Filter) {
+        let selection = Selection { filter: filter.clone(), ..Selection::default() };
+        for group in [&mut self.leaks, &mut self.marked, &mut self.frozen] {
+            let (chosen, _) = Selected::new(&selection, std::mem::take(group), Vec::new());
+            group.push(Box::new(chosen));
+        }
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Box<dyn Analysis>> {

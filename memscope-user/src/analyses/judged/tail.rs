@@ -49,10 +49,10 @@ pub(super) struct Tail {
 /// The call by which a process begins to end, and its time, nanoseconds since the Unix epoch.
 type Called = (ExitCall, u64);
 
-/// Index in the held events at which an exit begins, and the memory it freed.
+/// An exit: the index in the held events at which it begins, and whether `aclFinalize` was called.
 struct Found {
     at: usize,
-    exit: Exit,
+    finalized: bool,
 }
 
 impl Tail {
@@ -86,13 +86,22 @@ impl Tail {
         }
     }
 
-    /// The process, or else the trace, has ended. Gives the span if the process has an exit.
-    pub(super) fn end(self, pid: u32, end_ns: Option<u64>, readers: &mut Readers) -> Option<Span> {
+    /// The process, or else the trace, has ended. Gives the span if the process has an exit, with sums of the blocks that
+    /// `counts` holds for.
+    pub(super) fn end(
+        self,
+        pid: u32,
+        end_ns: Option<u64>,
+        readers: &mut Readers,
+        counts: &mut dyn FnMut(&Block) -> bool,
+    ) -> Option<Span> {
         let found = exit(&self.held, self.called, end_ns).filter(|_| self.has_memory);
         let at = found.as_ref().map_or(usize::MAX, |found| found.at);
         let of_exit = || self.held.iter().skip(at);
         let own = allocated(of_exit());
-        let (freed, gives_back) = (freed(of_exit(), &own), of_exit().any(gave_back));
+        let gives_back = of_exit().any(gave_back);
+        let (freed_blocks, freed_bytes) = sum(older(of_exit(), &own).filter(|block| counts(block)));
+        let freed = freed(of_exit(), &own, counts);
         let until_ns = self.held.get(at).map(|seen| seen.event.time_ns);
         for (number, seen) in self.held.iter().enumerate() {
             match until_ns.filter(|_| number >= at) {
@@ -100,7 +109,9 @@ impl Tail {
                 None => readers.works(seen),
             }
         }
-        let (start_ns, until_ns, exit) = (self.start_ns?, until_ns?, found?.exit);
+        let (start_ns, until_ns) = (self.start_ns?, until_ns?);
+        let called = self.called.map(|(call, _)| call);
+        let exit = Exit { finalized: found?.finalized, called, ended: end_ns.is_some(), freed_blocks, freed_bytes };
         // One without frees adds nothing to the end of the process.
         let is_long = end_ns.is_some_and(|end_ns| end_ns.saturating_sub(until_ns) >= LONG_NS);
         (gives_back || is_long).then_some(Span { pid, start_ns, until_ns, exit, freed })
@@ -184,13 +195,17 @@ fn block_of<'a>(seen: &'a Seen<'_>, of_program: bool) -> Option<&'a Block> {
     (is && seen.counts() && !block.pool.is_host()).then_some(block)
 }
 
-/// The sums of the blocks that the exit freed, by device and pool.
-fn freed<'a>(of_exit: impl Iterator<Item = &'a Seen<'static>>, own: &HashSet<u64>) -> Vec<ExitFreed> {
+/// The sums of the blocks that the exit freed, by device and pool, those of the host too.
+fn freed<'a>(
+    of_exit: impl Iterator<Item = &'a Seen<'static>>,
+    own: &HashSet<u64>,
+    counts: &mut dyn FnMut(&Block) -> bool,
+) -> Vec<ExitFreed> {
     let mut sums: BTreeMap<(Device, Pool), ExitFreed> = BTreeMap::new();
     for seen in of_exit {
         let EventKind::Free(Free { block, cause: FreeCause::Program, .. }) = &seen.event.kind else { continue };
         let &Block { device, pool, size_bytes, allocation_id, .. } = block;
-        if pool.is_host() || own.contains(&allocation_id) {
+        if own.contains(&allocation_id) || !counts(block) {
             continue;
         }
         let none = ExitFreed { device, pool, blocks: 0, size_bytes: 0, segments: LiveSum::default() };
@@ -210,25 +225,18 @@ fn exit(held: &VecDeque<Seen<'static>>, called: Option<Called>, end_ns: Option<u
     let finalized_ns = finalized.map(|at| held[at].event.time_ns);
     let by_frees = begin_by_frees(held, [finalized_ns, called_ns, end_ns]).filter(|at| {
         let left_blocks = held.range(at..).filter_map(|seen| block_of(seen, false)).count() as u64;
-        finalized.is_some() || end_ns.is_some() && freed_since(held, *at).0 >= left_blocks
+        let own = allocated(held.range(at..));
+        let freed_blocks = older(held.range(at..), &own).count() as u64;
+        finalized.is_some() || end_ns.is_some() && freed_blocks >= left_blocks
     });
     let by_call = called_ns.map(|called_ns| held.partition_point(|seen| seen.event.time_ns < called_ns));
     let at = by_frees.into_iter().chain(by_call).min()?;
-    let (freed_blocks, freed_bytes) = freed_since(held, at);
-    let exit = Exit {
-        finalized: finalized.is_some(),
-        called: called.map(|(call, _)| call),
-        ended: end_ns.is_some(),
-        freed_blocks,
-        freed_bytes,
-    };
-    Some(Found { at, exit })
+    Some(Found { at, finalized: finalized.is_some() })
 }
 
-/// Blocks, and their bytes, that these events free and did not allocate.
-fn freed_since(held: &VecDeque<Seen<'static>>, at: usize) -> (u64, u64) {
-    let own = allocated(held.range(at..));
-    older(held.range(at..), &own).fold((0, 0_u64), |sum, block| (sum.0 + 1, sum.1.saturating_add(block.size_bytes)))
+/// Number of blocks, and their bytes.
+fn sum<'a>(blocks: impl Iterator<Item = &'a Block>) -> (u64, u64) {
+    blocks.fold((0, 0_u64), |sum, block| (sum.0 + 1, sum.1.saturating_add(block.size_bytes)))
 }
 
 /// The start of the frees that no pause separates from the end, or from the call that begins it: after that the exit

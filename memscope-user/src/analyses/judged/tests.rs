@@ -4,6 +4,7 @@ use super::*;
 use crate::analyses::growth::Growth;
 use crate::analyses::judged_leaks;
 use crate::analyses::script::{Script, run};
+use crate::analyses::select::{Condition, Filter, Selected, Selection, Test};
 use crate::analyses::step_leaks::StepLeaks;
 use crate::backend::ascend::pools;
 use crate::model::{
@@ -29,6 +30,18 @@ struct Found {
 }
 
 fn judge(script: &Script, apart_ns: u64) -> Found {
+    judge_by(judged_leaks(), script, apart_ns)
+}
+
+/// The same of blocks larger than this.
+fn judge_above(size_bytes: u64, script: &Script, apart_ns: u64) -> Found {
+    let conditions = vec![Condition { test: Test::Above(size_bytes), wanted: true }];
+    let selection = Selection { filter: Filter { conditions, rules: None }, ..Selection::default() };
+    let (selected, _) = Selected::new(&selection, vec![Box::new(judged_leaks())], Vec::new());
+    judge_by(selected, script, apart_ns)
+}
+
+fn judge_by(analysis: impl Analysis, script: &Script, apart_ns: u64) -> Found {
     let mut events = script.events().to_vec();
     for event in &mut events {
         event.time_ns *= apart_ns;
@@ -40,7 +53,7 @@ fn judge(script: &Script, apart_ns: u64) -> Found {
     }
     let end = RunEnd { time_ns: events.last().map_or(0, |event| event.time_ns), ..RunEnd::default() };
     let mut found = Found::default();
-    for finding in run(judged_leaks(), &events, &end) {
+    for finding in run(analysis, &events, &end) {
         match finding {
             Finding::Span(span) => found.span = Some(span),
             Finding::StepLeaks(leaks) => found.steps = Some(leaks),
@@ -301,6 +314,57 @@ fn segments_count_once() {
     let growth = judge(&script, SECOND / 10).growth.expect("judged");
     let sites: Vec<_> = growth.sites.iter().map(|site| (site.pool, site.blocks)).collect();
     assert_eq!(sites, [(pools::PTA, 200)]);
+}
+
+/// A filter keeps the segments and leaves out the blocks in them: these are still known as segments. The program's own
+/// driver blocks are still found.
+#[test]
+fn segments_are_known_where_a_filter_leaves_out_their_blocks() {
+    let mut script = Script::new(PID, NPU0);
+    for request in 0..200 {
+        let segment = 0x100_0000 + request * 0x10_0000;
+        script.at(place("pool")).alloc(pools::HAL, segment, 0x10_0000).alloc(pools::PTA, segment, 0x1000);
+        script.at(place("own.c")).alloc(pools::HAL, 0x9000_0000_0000 + segment, 0x8_0000);
+    }
+    let growth = judge_above(0x4_0000, &script, SECOND / 10).growth.expect("judged");
+    let sites: Vec<_> = growth.sites.iter().map(|site| (site.site.expect("a place").stacks, site.blocks)).collect();
+    assert_eq!(sites, [(place("own.c"), 200)]);
+}
+
+/// Of the blocks that a filter leaves out, the exit is known, but nothing is reported: of 41 blocks 100 MiB of weights
+/// are chosen, or nothing.
+#[test]
+fn exits_are_known_where_a_filter_leaves_out_their_blocks() {
+    for (above, chosen) in [(512, vec![(1, 100 * MIB)]), (100 * MIB, Vec::new())] {
+        let (mut script, losses) = training(40, usize::MAX);
+        exit_in_order(&mut script, &losses, false);
+        let found = judge_above(above, &script, 1_000_000);
+        assert_eq!(found.steps.expect("steps ended").leaks, []);
+        let span = found.span.expect("an exit");
+        let freed: Vec<_> = span.freed.iter().map(|freed| (freed.blocks, freed.size_bytes)).collect();
+        let of_exit = (span.exit.freed_blocks, span.exit.freed_bytes);
+        assert_eq!((of_exit, freed), (chosen.first().copied().unwrap_or_default(), chosen));
+    }
+}
+
+/// What the exit frees of the host's memory is a sum of its own; the exit is that of the device's blocks.
+#[test]
+fn memory_of_the_host_that_the_exit_frees_is_counted() {
+    let (mut script, losses) = training(40, usize::MAX);
+    script.alloc(pools::HOST, 0x7000_0000, 64);
+    script.step(41);
+    let (first, last) = losses.split_at(20);
+    for loss in first {
+        script.free(pools::PTA, *loss);
+    }
+    script.free(pools::HOST, 0x7000_0000);
+    exit_in_order(&mut script, last, false);
+    let span = judge(&script, 1_000_000).span.expect("an exit");
+    let mut freed: Vec<_> = span.freed.iter().map(|freed| (freed.pool, freed.blocks, freed.size_bytes)).collect();
+    freed.sort_unstable();
+    let mut expected = [(pools::HOST, 1, 64), (pools::PTA, 41, 100 * MIB + 40 * 512)];
+    expected.sort_unstable();
+    assert_eq!((span.exit.freed_blocks, &freed[..]), (41, &expected[..]));
 }
 
 /// Physical memory behind handles is a segment where it is mapped; the program's own is none.

@@ -1,7 +1,8 @@
 //! Parts of a run: `--filter`, `--since` and `--until`.
 //!
 //! ```text
-//! events ─▶ filter ─▶ window ─▶ analyses
+//! events ─▶ window ─┬──────────▶ analyses that take the filter themselves
+//!                   └▶ filter ─▶ the other ones, observers
 //! ```
 //!
 //! - *Filter*: an event of a block is seen if the block's allocation satisfies all conditions, so that allocations keep
@@ -10,8 +11,8 @@
 //! - *Window*: of the time before its start, only blocks that are still live are reported, as if they were restored at
 //!   that moment ([`Alloc::restored`](crate::model::Alloc::restored)), and open steps. At its end, the trace ends.
 //!
-//! An analysis that judges a block by what happens around it takes the filter itself: see
-//! [`InefficientAnalysis::only`](crate::analyses::InefficientAnalysis::only).
+//! An analysis that judges a block by what happens around it takes the filter itself: by [`Analysis::choose`], or as
+//! [`InefficientAnalysis::only`](crate::analyses::InefficientAnalysis::only) does.
 
 mod filter;
 #[cfg(test)]
@@ -49,12 +50,19 @@ impl Selection {
 
 /// Analyses that see a part of a run.
 pub struct Selected {
-    sieve: Option<Sieve>,
     cut: Option<Cut>,
-    to: Watching,
+    to: Readers,
 }
 
-/// The reader of the chosen events.
+/// The readers of the events in the window.
+struct Readers {
+    /// They have taken the filter.
+    choosing: Vec<Box<dyn Analysis>>,
+    sieve: Option<Sieve>,
+    chosen: Watching,
+}
+
+/// The readers of the chosen events.
 struct Watching {
     analyses: Vec<Box<dyn Analysis>>,
     observers: Vec<Box<dyn Observer>>,
@@ -83,12 +91,29 @@ impl Selected {
         observers: Vec<Box<dyn Observer>>,
     ) -> (Self, AnyBlock) {
         let (sender, any_block) = mpsc::channel();
-        let selected = Self {
-            sieve: (!selection.filter.is_empty()).then(|| Sieve::new(selection.filter.clone())),
-            cut: (!selection.window.is_whole()).then(|| Cut::new(selection.window)),
-            to: Watching { analyses, observers, any_block: Some(sender) },
+        let filter = &selection.filter;
+        let takes = |analysis: &mut Box<dyn Analysis>| !filter.is_empty() && analysis.choose(filter);
+        let mut analyses = analyses;
+        let choosing = analyses.extract_if(.., takes).collect();
+        let to = Readers {
+            choosing,
+            sieve: (!filter.is_empty()).then(|| Sieve::new(filter.clone())),
+            chosen: Watching { analyses, observers, any_block: Some(sender) },
         };
+        let selected = Self { cut: (!selection.window.is_whole()).then(|| Cut::new(selection.window)), to };
         (selected, AnyBlock(any_block))
+    }
+}
+
+impl Readers {
+    fn observe(&mut self, event: &Event) {
+        for analysis in &mut self.choosing {
+            analysis.observe(event);
+        }
+        match &mut self.sieve {
+            Some(sieve) => sieve.pass(event, &mut |event| self.chosen.observe(event)),
+            None => self.chosen.observe(event),
+        }
     }
 }
 
@@ -111,33 +136,31 @@ impl Watching {
 
 impl Analysis for Selected {
     fn observe(&mut self, event: &Event) {
-        let Self { sieve, cut, to } = self;
-        if let Some(cut) = cut
-            && event.kind.is_of_run()
-        {
-            // The run's first event, be it selected or not.
-            cut.begins(event.time_ns);
-        }
-        let mut window = |event: &Event| match cut {
-            Some(cut) => cut.pass(event, &mut |event| to.observe(event)),
+        let Self { cut, to } = self;
+        match cut {
+            Some(cut) => {
+                if event.kind.is_of_run() {
+                    // The run's first event, be it selected or not.
+                    cut.begins(event.time_ns);
+                }
+                cut.pass(event, &mut |event| to.observe(event));
+            }
             None => to.observe(event),
-        };
-        match sieve {
-            Some(sieve) => sieve.pass(event, &mut window),
-            None => window(event),
         }
     }
 
     fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
         let time_ns = self.cut.as_ref().map_or(end.time_ns, |cut| cut.end_ns(end.time_ns));
         let end = RunEnd { time_ns, ..end.clone() };
-        for observer in &mut self.to.observers {
+        let Readers { choosing, chosen, .. } = &mut self.to;
+        for observer in &mut chosen.observers {
             observer.finish(&end);
         }
-        self.to.analyses.iter_mut().flat_map(|analysis| analysis.finish(&end)).collect()
+        choosing.iter_mut().chain(&mut chosen.analyses).flat_map(|analysis| analysis.finish(&end)).collect()
     }
 
     fn now(&self) -> Vec<Finding> {
-        self.to.analyses.iter().flat_map(|analysis| analysis.now()).collect()
+        let Readers { choosing, chosen, .. } = &self.to;
+        choosing.iter().chain(&chosen.analyses).flat_map(|analysis| analysis.now()).collect()
     }
 }
