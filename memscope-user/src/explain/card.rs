@@ -37,6 +37,8 @@ pub enum Rule {
     HcclBuffers,
     /// Blocks are held longer than they are used.
     LateFree,
+    /// No request failed, and the free memory of a pool lies in small pieces.
+    InPieces,
     /// A pool holds memory that it has not handed out.
     CachedHigh,
     /// The driver counts memory that no block explains.
@@ -45,7 +47,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them, in order: of two that explain the same bytes the first one counts.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::GraphCapture,
         Self::OomOther,
         Self::OomFragmented,
@@ -60,6 +62,7 @@ impl Rule {
         Self::KvCacheLarge,
         Self::HcclBuffers,
         Self::LateFree,
+        Self::InPieces,
         Self::CachedHigh,
         Self::Unexplained,
     ];
@@ -82,6 +85,7 @@ impl Rule {
             Self::KvCacheLarge => "kv-cache-large",
             Self::HcclBuffers => "hccl-buffers",
             Self::LateFree => "late-free",
+            Self::InPieces => "in-pieces",
             Self::CachedHigh => "cached-high",
             Self::Unexplained => "unexplained",
         }
@@ -105,6 +109,7 @@ impl Rule {
             Self::KvCacheLarge => "The KV cache leaves little for the rest",
             Self::HcclBuffers => "Communicators hold buffers",
             Self::LateFree => "Blocks are held longer than they are used",
+            Self::InPieces => "Free memory of the pool is in small pieces",
             Self::CachedHigh => "The pool keeps memory for reuse",
             Self::Unexplained => "The driver counts memory that no block explains",
         }
@@ -127,6 +132,7 @@ impl Rule {
             Self::KvCacheLarge => &["decompose", "ledger", "device_use"],
             Self::HcclBuffers | Self::Unexplained => &["ledger"],
             Self::LateFree => &["inefficient", "held"],
+            Self::InPieces => &["fragmentation"],
             Self::CachedHigh => &["ledger", "fragmentation"],
         }
     }

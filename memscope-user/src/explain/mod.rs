@@ -47,7 +47,7 @@ pub struct Explanation {
 }
 
 /// The rules, in the order of [`Rule::ALL`]; one may look at several kinds of findings.
-const RULES: [fn(&mut Out<'_, '_>); 16] = [
+const RULES: [fn(&mut Out<'_, '_>); 17] = [
     requests::while_captured,
     requests::of_others,
     requests::in_pieces,
@@ -62,6 +62,7 @@ const RULES: [fn(&mut Out<'_, '_>); 16] = [
     owners::graphs,
     device::buffers,
     pools::late_frees,
+    pools::in_pieces,
     pools::caches,
     device::unexplained,
 ];

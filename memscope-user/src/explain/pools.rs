@@ -3,7 +3,8 @@
 use super::advice::{self, Hint};
 use super::card::{About, Level, Rule};
 use super::facts::{Facts, Out, Says, WORTH_BYTES, bytes, is_share, least, percent};
-use crate::analyses::fragmentation::{Fragmentation, FreeSpaceSample};
+use super::requests::pinning;
+use crate::analyses::fragmentation::{Fragmentation, FreeSpaceMoment, FreeSpaceSample, PiecesVerdict};
 use crate::analyses::inefficient::{Inefficient, InefficientKind, Waste};
 use crate::analyses::ledger::{Item, Ledger, Moment, PoolSheets};
 use crate::analyses::peaks::Peak;
@@ -94,6 +95,41 @@ fn late_free(facts: &Facts<'_>, uses: &Inefficient) -> Option<Says<'static>> {
         confidence: least([uses.confidence, facts.confidence()]),
         about: About::Own,
     })
+}
+
+/// `in-pieces`.
+pub(super) fn in_pieces(out: &mut Out<'_, '_>) {
+    let scattered: Vec<&Fragmentation> = out
+        .facts
+        .pieces()
+        .filter(|found| found.verdict == PiecesVerdict::Found && !found.pool.is_base())
+        .filter(|found| !out.facts.has_failed(found.device))
+        .collect();
+    for found in scattered {
+        out.say(Rule::InPieces, pieces(found));
+    }
+}
+
+fn pieces(found: &Fragmentation) -> Says<'static> {
+    let FreeSpaceMoment { space, .. } = found.judged();
+    let [free, largest] = [space.free_bytes, space.largest_free_bytes].map(|bytes| rounded(bytes.into()));
+    let text = format!(
+        "{free} of the {} that the {} held was free, in pieces of at most {largest}: a larger request takes more of the device.",
+        rounded(space.total_bytes.into()),
+        found.pool.title(),
+    );
+    let is_torch = found.pool.operators() == Some(PoolOperators::Torch);
+    let hints: &[Hint] = if is_torch { &[advice::EXPANDABLE, advice::MAX_SPLIT] } else { &[advice::SMALLER] };
+    Says {
+        device: found.device,
+        level: Level::Warning,
+        text,
+        size_bytes: space.scattered_bytes(),
+        evidence: pinning(found.judged()),
+        hints,
+        confidence: found.confidence,
+        about: About::Cache(found.pool),
+    }
 }
 
 /// `cached-high`.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::advice;
 use super::card::{About, Level, Rule};
 use super::facts::{Facts, Out, Says, at_place, bytes, is_share, least, place};
+use crate::analyses::fragmentation::{FreeSpaceMoment, Pinning};
 use crate::analyses::ledger::{Entry, Item, Ledger};
 use crate::analyses::oom::{Cause, Oom, PoolAtOom};
 use crate::model::{Confidence, Device, PlaceSum, PoolOperators, Stack, Stacks};
@@ -211,18 +212,20 @@ fn pins(facts: &Facts<'_>, oom: &Oom) -> Vec<String> {
     else {
         return Vec::new();
     };
-    let mut places: BTreeMap<Stacks, (u64, u64)> = BTreeMap::new();
-    for pin in near.pinned.iter().flat_map(|segment| &segment.blocks).filter(|pin| !pin.stacks.is_empty()) {
-        let (blocks, size_bytes) = places.entry(pin.stacks).or_default();
-        (*blocks, *size_bytes) = (*blocks + 1, size_bytes.saturating_add(pin.size_bytes));
-    }
-    let mut places: Vec<_> = places.into_iter().collect();
-    places.sort_by_key(|(stacks, (blocks, _))| (std::cmp::Reverse(*blocks), *stacks));
-    let line = |(stacks, (blocks, size_bytes)): &(Stacks, (u64, u64))| {
-        let held = format!("{} ({})", counted(*blocks, "block"), rounded((*size_bytes).into()));
-        Some(format!("mostly empty segments are kept by {held}: {}", place(*stacks)?))
+    pinning(near)
+}
+
+/// The places of blocks that pin mostly empty segments, a line each.
+pub(super) fn pinning(moment: &FreeSpaceMoment) -> Vec<String> {
+    let line = |pinning: &Pinning| {
+        let held = format!("{} ({})", counted(pinning.blocks, "block"), rounded(pinning.size_bytes.into()));
+        let kept = match pinning.segments {
+            0 => "mostly empty segments are kept, beside larger blocks,".to_owned(),
+            _ => format!("{} free in mostly empty segments, kept", rounded(pinning.free_bytes.into())),
+        };
+        Some(format!("{kept} by {held}: {}", place(pinning.stacks)?))
     };
-    places.iter().take(MAX_LISTED).filter_map(line).collect()
+    moment.pinning().iter().filter_map(line).take(MAX_LISTED).collect()
 }
 
 /// `oom-short`.

@@ -1,5 +1,7 @@
 //! Free memory of a pool, and its pieces.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use schemars::JsonSchema;
@@ -86,6 +88,25 @@ pub struct FreeSpaceMoment {
     pub outside_bytes: u64,
 }
 
+/// The blocks of one place that pin mostly empty segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pinning {
+    /// Where they were allocated.
+    pub stacks: Stacks,
+    /// Their owner.
+    pub owner: Option<Name>,
+    /// Their number.
+    pub blocks: u64,
+    /// Their bytes.
+    pub size_bytes: u64,
+    /// Time since the oldest was allocated.
+    pub age_ns: u64,
+    /// Segments with more bytes of theirs than of another place.
+    pub segments: u64,
+    /// Free bytes in those segments.
+    pub free_bytes: u64,
+}
+
 /// Whether a pool's free memory is in pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -112,6 +133,32 @@ impl FreeSpace {
 }
 
 impl FreeSpaceMoment {
+    /// The places of the listed blocks that pin mostly empty segments, the one that keeps most free bytes first. A segment
+    /// counts at one place: the one with most bytes in it.
+    #[must_use]
+    pub fn pinning(&self) -> Vec<Pinning> {
+        let mut places: BTreeMap<(Stacks, Option<Name>), Pinning> = BTreeMap::new();
+        for segment in &self.pinned {
+            let mut bytes: BTreeMap<(Stacks, Option<Name>), u64> = BTreeMap::new();
+            for &Pin { stacks, owner, size_bytes, age_ns, .. } in &segment.blocks {
+                *bytes.entry((stacks, owner)).or_default() += size_bytes;
+                let none = Pinning { stacks, owner, blocks: 0, size_bytes: 0, age_ns: 0, segments: 0, free_bytes: 0 };
+                let place = places.entry((stacks, owner)).or_insert(none);
+                place.blocks += 1;
+                place.size_bytes = place.size_bytes.saturating_add(size_bytes);
+                place.age_ns = place.age_ns.max(age_ns);
+            }
+            let most = bytes.into_iter().max_by_key(|(_, size_bytes)| *size_bytes);
+            if let Some(place) = most.and_then(|(place, _)| places.get_mut(&place)) {
+                place.segments += 1;
+                place.free_bytes += segment.size_bytes.saturating_sub(segment.used_bytes);
+            }
+        }
+        let mut places: Vec<Pinning> = places.into_values().collect();
+        places.sort_by_key(|place| (Reverse(place.free_bytes), Reverse(place.blocks), place.stacks));
+        places
+    }
+
     /// The verdict of a pool with this worst moment.
     pub(super) fn verdict(&self) -> PiecesVerdict {
         let (scattered, total) = (self.space.scattered_bytes(), self.space.total_bytes);

@@ -18,7 +18,7 @@ mod tests;
 mod text;
 
 pub use self::finding::{
-    Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, PiecesVerdict, Pin, PinnedSegment,
+    Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, PiecesVerdict, Pin, PinnedSegment, Pinning,
 };
 
 use std::cmp::Reverse;

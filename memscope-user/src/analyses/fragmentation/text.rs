@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, PiecesVerdict, Pin, PinnedSegment};
+use super::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, PiecesVerdict, Pinning};
 use crate::model::{Confidence, Pool};
 use crate::text::clock::Clock;
 use crate::text::numbers::{counted, rounded, seconds, size};
@@ -10,10 +10,8 @@ use crate::text::{DeviceName, stacks};
 
 /// Moments written.
 const TIME_LINES: usize = 12;
-/// Pinned segments written for each moment.
-const SEGMENT_LINES: usize = 5;
-/// Blocks written for each of them.
-const BLOCK_LINES: usize = 3;
+/// Places of pinning blocks written for each moment.
+const PLACE_LINES: usize = 5;
 
 /// Writes one finding: its end, its worst moment, and the time between.
 pub(super) fn write(found: &Fragmentation, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
@@ -72,7 +70,7 @@ fn chosen(series: &[FreeSpaceSample]) -> impl Iterator<Item = &FreeSpaceSample> 
 }
 
 fn write_moment(name: &str, moment: &FreeSpaceMoment, pool: Pool, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
-    let FreeSpaceMoment { time_ns, space, segments, pinned, pinned_left_out, .. } = moment;
+    let FreeSpaceMoment { time_ns, space, segments, pinned_left_out, .. } = moment;
     let FreeSpace { free_bytes, largest_free_bytes, .. } = *space;
     writeln!(
         out,
@@ -82,28 +80,38 @@ fn write_moment(name: &str, moment: &FreeSpaceMoment, pool: Pool, clock: Clock, 
         counted(*segments, "segment"),
         size(largest_free_bytes),
     )?;
-    for segment in pinned.iter().take(SEGMENT_LINES) {
-        write_segment(segment, pool, out)?;
+    let places = moment.pinning();
+    for place in places.iter().take(PLACE_LINES) {
+        write_place(place, pool, out)?;
     }
-    let more = pinned.len().saturating_sub(SEGMENT_LINES) as u64 + pinned_left_out;
-    if more > 0 { writeln!(out, "    … and {} (see --json)", counted(more, "more such segment")) } else { Ok(()) }
+    let more = places.len().saturating_sub(PLACE_LINES) as u64;
+    if more > 0 {
+        writeln!(out, "    … and {} (see --json)", counted(more, "more place"))?;
+    }
+    if *pinned_left_out > 0 {
+        writeln!(out, "    … and {}", counted(*pinned_left_out, "more mostly empty segment"))?;
+    }
+    Ok(())
 }
 
-fn write_segment(segment: &PinnedSegment, pool: Pool, out: &mut dyn Write) -> io::Result<()> {
-    let PinnedSegment { addr, size_bytes, used_bytes, blocks, blocks_left_out } = segment;
-    let (all, used) = (rounded((*size_bytes).into()), rounded((*used_bytes).into()));
-    writeln!(out, "    Mostly empty: {addr:#x}, {all}, {used} of it used, pinned by:")?;
-    for Pin { addr, size_bytes, owner, age_ns, stacks, .. } in blocks.iter().take(BLOCK_LINES) {
-        let owner = owner.map_or(pool.event_type(), |owner| owner.as_str());
-        writeln!(out, "      {addr:#x}, {}, {owner}, {} old", size(*size_bytes), seconds(*age_ns))?;
-        stacks::write_place("      allocated at:", *stacks, out)?;
+fn write_place(place: &Pinning, pool: Pool, out: &mut dyn Write) -> io::Result<()> {
+    let Pinning { stacks, owner, blocks, size_bytes, age_ns, segments, free_bytes } = *place;
+    let owner = owner.map_or(pool.event_type(), |owner| owner.as_str());
+    let held = rounded(size_bytes.into());
+    let blocks = counted(blocks, "block");
+    if segments > 0 {
+        let (free, segments) = (rounded(free_bytes.into()), counted(segments, "mostly empty segment"));
+        write!(out, "    {free} free in {segments}, pinned by {blocks} ({held})")?;
+    } else {
+        write!(out, "    Beside larger ones: {blocks} ({held})")?;
     }
-    let more = blocks.len().saturating_sub(BLOCK_LINES) as u64 + blocks_left_out;
-    if more > 0 { writeln!(out, "      … and {} (see --json)", counted(more, "more block")) } else { Ok(()) }
+    writeln!(out, " of {owner}, up to {} old", seconds(age_ns))?;
+    stacks::write_place("      allocated at:", stacks, out)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Pin, PinnedSegment};
     use super::*;
     use crate::backend::ascend::pools;
     use crate::model::{Device, Name as OwnerName, Stack, StackEnd, Stacks};
@@ -158,14 +166,11 @@ Free memory of Pytorch Caching memory pool on device 3:
              Time      Segments          Free       Largest   Ratio
                2s      8.00 MiB      6.00 MiB      3.00 MiB   0.500
   At the end, 2s WALL: 6.00 MiB (6291456 bytes) free in 2 segments, the largest piece 3.00 MiB (3145728 bytes)
-    Mostly empty: 0x1000, 4.00 MiB, 2.00 KiB of it used, pinned by:
-      0x1000, 512 bytes, PTA@mine, 2.000 s old
+    4.00 MiB free in 1 mostly empty segment, pinned by 3 blocks (1.50 KiB) of PTA, up to 2.000 s old
+    Beside larger ones: 1 block (512 bytes) of PTA@mine, up to 2.000 s old
       allocated at:
       f\\u{1b}
-      0x1200, 512 bytes, PTA, 2.000 s old
-      0x1400, 512 bytes, PTA, 2.000 s old
-      … and 2 more blocks (see --json)
-    … and 3 more such segments (see --json)
+    … and 3 more mostly empty segments
   Doubtful: events were lost, so blocks and segments may be missing, or counted that had gone.
 ";
         assert_eq!(without_wall(&text(&fragmentation())), expected);

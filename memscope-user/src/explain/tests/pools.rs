@@ -1,7 +1,9 @@
 //! What pools hold.
 
 use super::*;
-use crate::analyses::fragmentation::{Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, PiecesVerdict};
+use crate::analyses::fragmentation::{
+    Fragmentation, FreeSpace, FreeSpaceMoment, FreeSpaceSample, PiecesVerdict, Pin, PinnedSegment,
+};
 use crate::analyses::inefficient::Inefficient;
 use crate::analyses::judged::{Exit, Span};
 
@@ -64,6 +66,53 @@ fn a_pool_that_keeps_much_for_long() {
     let exit = Exit { finalized: true, called: None, ended: true, freed_blocks: 1, freed_bytes: 1 };
     let span = Span { pid: PID, start_ns: SECOND_NS, until_ns: 91 * SECOND_NS, exit, freed: Vec::new() };
     assert_eq!(rules(&[pieces(5), span.into()]), []);
+}
+
+/// 160 MiB of 200 MiB free, the largest piece 60 MiB: 100 MiB outside of it. Two segments of 80 MiB are kept by a block of
+/// one place each, one of them by a smaller block of the other place, too. A request that failed has a card of its own.
+#[test]
+fn a_pool_in_small_pieces() {
+    let stacks = |line: &str| Stacks { python: Some(Stack::keep([line], StackEnd::Root)), ..Stacks::default() };
+    let pin = |addr, size_bytes, line| Pin {
+        addr,
+        size_bytes,
+        allocation_id: addr,
+        owner: None,
+        age_ns: SECOND_NS,
+        stacks: stacks(line),
+    };
+    let (keep, cache) = ("keep.py(3): keep", "cache.py(9): put");
+    let segment =
+        |addr, used_bytes, blocks| PinnedSegment { addr, size_bytes: 80 * MIB, used_bytes, blocks, blocks_left_out: 0 };
+    let pinned = vec![
+        segment(MIB, MIB, vec![pin(MIB, MIB, keep)]),
+        segment(100 * MIB, 3 * MIB, vec![pin(100 * MIB, 2 * MIB, cache), pin(120 * MIB, MIB, keep)]),
+    ];
+    let of = |verdict| -> Fragmentation {
+        let space = FreeSpace {
+            total_bytes: 200 * MIB,
+            used_bytes: 40 * MIB,
+            free_bytes: 160 * MIB,
+            largest_free_bytes: 60 * MIB,
+            ratio: 0.625,
+        };
+        let end = FreeSpaceMoment { space, segments: 3, pinned: pinned.clone(), ..FreeSpaceMoment::default() };
+        let Finding::Fragmentation(found) = pieces(0) else { panic!("pieces") };
+        Fragmentation { verdict, end, ..found }
+    };
+    let found = card(Rule::InPieces, &[of(PiecesVerdict::Found).into()]).expect("a card");
+    assert_eq!((found.level, found.size_bytes), (Level::Warning, 100 * MIB));
+    let text = "160.00 MiB of the 200.00 MiB that the PyTorch pool held was free, in pieces of at most 60.00 MiB: a larger request \
+        takes more of the device.";
+    assert_eq!(found.text, text);
+    let evidence = [
+        "79.00 MiB free in mostly empty segments, kept by 2 blocks (2.00 MiB): keep.py:3 keep",
+        "77.00 MiB free in mostly empty segments, kept by 1 block (2.00 MiB): cache.py:9 put",
+    ];
+    assert_eq!(found.evidence, evidence);
+    assert!(advice(&found)[0].ends_with("PYTORCH_NPU_ALLOC_CONF=expandable_segments:True, unless in force"));
+    assert_eq!(rules(&[of(PiecesVerdict::NotFound).into()]), []);
+    assert_eq!(rules(&[of(PiecesVerdict::Found).into(), Held { failed: 1, ..held(GIB) }.into()]), []);
 }
 
 /// 100 MiB of 1000 MiB are a tenth, first in step 4; the third step is not late enough.
