@@ -143,7 +143,8 @@ fn pass(source: &dyn Source, parent: Option<&dyn Source>, budget: BooksBudget) -
     // Without, blocks of the interpreter are taken for those of malloc, and none of them is of the pool.
     let python = Python::find(&memory).ok().flatten();
     let until = Some(begin + budget.scan);
-    let limits = Limits { pointers: budget.pointers, threads: THREADS, until, ..Limits::default() };
+    let of_type = python.as_ref().and_then(|python| python.list_type);
+    let limits = Limits { pointers: budget.pointers, threads: THREADS, until, of_type, ..Limits::default() };
     let pointers = Pointers::of(source, &[], limits);
     let heap = Heap::new(&memory, &pointers, python.as_ref().map(|python| python.layout.pool_bytes()));
     let mut graph = Graph::new(&memory, &pointers, &heap, python.as_ref());

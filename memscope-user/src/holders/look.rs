@@ -17,7 +17,7 @@ use super::{
     source::Source,
     tree,
 };
-use crate::hash::HashMap;
+use crate::hash::{HashMap, HashSet};
 
 /// Most blocks of one answer, the largest.
 const MAX_BLOCKS: usize = 20_000;
@@ -25,6 +25,8 @@ const MAX_BLOCKS: usize = 20_000;
 const PASSES: usize = 3;
 /// No further pass begins after this.
 const AGAIN_WITHIN: Duration = Duration::from_secs(5);
+/// Readings of lists at most, for blocks without a path.
+const LIST_READINGS: usize = 2;
 /// Longest search for paths; the answer says what was not searched by then.
 const PATIENCE_S: u64 = 60;
 
@@ -121,7 +123,9 @@ fn look_once(source: &dyn Source, question: &Question, begin: Instant) -> Result
     let memory = Memory::new(source);
     let found = Python::find(&memory);
     let python = found.as_ref().ok().and_then(Option::as_ref);
-    let pointers = Pointers::of(source, &ranges(&question.which), Limits::default());
+    let of_type = python.and_then(|python| python.list_type);
+    let limits = Limits { of_type, ..Limits::default() };
+    let pointers = Pointers::of(source, &ranges(&question.which), limits);
     let heap = Heap::new(&memory, &pointers, python.map(|python| python.layout.pool_bytes()));
     let mut graph = Graph::new(&memory, &pointers, &heap, python);
     let pool = pool::find(&graph);
@@ -247,19 +251,57 @@ pub(super) fn search_all(graph: &Graph<'_>, blocks: &[Block], paths: usize, unti
     if !torn.is_empty() {
         graph.forget();
     }
+    let mut before: HashMap<usize, usize> = HashMap::default();
+    for at in torn {
+        let Some(found) = found.get_mut(&at) else { continue };
+        before.insert(at, found.paths.len());
+        found.paths.retain(|path| graph.confirms(&range(&blocks[at]), path));
+    }
+    for _ in 0..LIST_READINGS {
+        if !search_lists(graph, blocks, paths, until, &mut found) {
+            break;
+        }
+    }
     let mut held = Vec::new();
     for (at, block) in blocks.iter().enumerate() {
-        let Some(mut found) = found.remove(&at) else {
-            held.extend(block.is_free.then(|| unheld(block, State::Free)));
-            continue;
-        };
-        let before = found.paths.len();
-        if torn.contains(&at) {
-            found.paths.retain(|path| graph.confirms(&range(block), path));
+        match found.get(&at) {
+            Some(found) => held.push(as_held(block, found, before.get(&at).copied().unwrap_or(found.paths.len()))),
+            None => held.extend(block.is_free.then(|| unheld(block, State::Free))),
         }
-        held.push(as_held(block, &found, before));
     }
     (held, unsearched)
+}
+
+/// Reads the lists again for blocks without a path, and searches for these. Whether some are still without one.
+fn search_lists(
+    graph: &Graph<'_>,
+    blocks: &[Block],
+    paths: usize,
+    until: Instant,
+    found: &mut HashMap<usize, Found>,
+) -> bool {
+    let open: Vec<usize> =
+        found.iter().filter(|(_, found)| found.paths.is_empty() && !found.is_ring).map(|(at, _)| *at).collect();
+    let objects: HashSet<u64> = open.iter().flat_map(|at| found[at].on_way.iter().copied()).collect();
+    if objects.is_empty() || Instant::now() >= until {
+        return false;
+    }
+    graph.forget();
+    graph.read_lists(&objects);
+    let mut again = Vec::new();
+    for at in open {
+        if Instant::now() < until {
+            again.push((at, graph.search(&wanted(&blocks[at], paths))));
+        }
+    }
+    graph.forget();
+    for (at, mut now) in again {
+        now.paths.retain(|path| graph.confirms(&range(&blocks[at]), path));
+        if !now.paths.is_empty() {
+            found.insert(at, now);
+        }
+    }
+    found.values().any(|found| found.paths.is_empty() && !found.is_ring)
 }
 
 fn wanted(block: &Block, paths: usize) -> Wanted {

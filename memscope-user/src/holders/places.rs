@@ -124,7 +124,8 @@ fn look_once(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budget) ->
     let ranges: Vec<_> =
         places.iter().flatten().map(|(address, size)| *address..address.saturating_add((*size).max(1))).collect();
     let until = Some(begin + budget.scan);
-    let limits = Limits { pointers: budget.pointers, threads: THREADS, until, ..Limits::default() };
+    let of_type = python.list_type;
+    let limits = Limits { pointers: budget.pointers, threads: THREADS, until, of_type, ..Limits::default() };
     let pointers = Pointers::of(source, &ranges, limits);
     let heap = Heap::new(&memory, &pointers, Some(python.layout.pool_bytes()));
     let mut graph = Graph::new(&memory, &pointers, &heap, Some(&python));

@@ -65,6 +65,7 @@ impl Sample {
         let mut objects = vec![
             symbol("PyType_Type", sample.types[Of::Class as usize]),
             symbol("PyUnicode_Type", sample.types[Of::Text as usize]),
+            symbol("PyList_Type", sample.types[Of::List as usize]),
             symbol("_PyRuntime", RUNTIME),
         ];
         objects.sort_unstable();
@@ -329,6 +330,54 @@ mod tests {
         let found = places::look(&source, &[place(&blocks[..2])], budget()).expect("an answer");
         assert_eq!(found.places[0].holders, [("__main__.cache['k'][*]".to_owned(), true)]);
         assert_eq!(source.passes.into_inner(), 2);
+    }
+
+    /// A list that grows faster than a pass takes: each pass over memory, which reads more than a page at a time, sees its items elsewhere.
+    #[derive(Debug)]
+    struct Growing {
+        in_passes: Image,
+        at_once: Image,
+    }
+
+    impl Source for Growing {
+        fn mappings(&self) -> &[Mapping] {
+            self.at_once.mappings()
+        }
+
+        fn read(&self, address: u64, to: &mut [u8]) -> usize {
+            let image = if to.len() > PAGE as usize { &self.in_passes } else { &self.at_once };
+            image.read(address, to)
+        }
+
+        fn presence(&self, mapping: &Mapping) -> Presence {
+            self.at_once.presence(mapping)
+        }
+
+        fn symbols(&self, mapping: &Mapping) -> Option<Symbols> {
+            self.at_once.symbols(mapping)
+        }
+
+        fn threads(&self) -> Vec<Thread> {
+            self.at_once.threads()
+        }
+
+        fn is_same(&self) -> bool {
+            true
+        }
+    }
+
+    /// No pass finds the items at their list; reading the list and its items at once does.
+    #[test]
+    fn items_that_move_faster_than_a_pass_are_found() {
+        let [(mut moved, blocks), (whole, _)] = [program(), program()];
+        let words = moved.image.words();
+        let mut places = (0..words).filter_map(|at| moved.image.place(at));
+        let is_list = |place: &u64| [0, 16].map(|at| moved.image_word(place + at)) == [2, 4];
+        let list = places.find(is_list).expect("the list");
+        moved.image.put(list + 8, DEVICE);
+        let source = Growing { in_passes: moved.image, at_once: whole.image };
+        let found = places::look(&source, &[place(&blocks[..2])], budget()).expect("an answer");
+        assert_eq!(found.places[0].holders, [("__main__.cache['k'][*]".to_owned(), true)]);
     }
 
     fn budget() -> Budget {

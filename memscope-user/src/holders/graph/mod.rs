@@ -7,6 +7,7 @@ mod confirm;
 mod cost;
 mod edges;
 mod garbage;
+mod lists;
 mod nodes;
 mod purpose;
 mod roots;

@@ -24,6 +24,8 @@ const MAX_STEPS: u32 = 400;
 const MAX_EXTRA: u32 = 40;
 /// A word that points into a block, not at its start.
 const INSIDE: u32 = 30;
+/// Objects of Python that are remembered of a search.
+const MAX_ON_WAY: usize = 64;
 /// An object with the address itself, where tensors hold blocks.
 const NO_TENSOR: u32 = 40;
 
@@ -57,6 +59,8 @@ pub(in crate::holders) struct Found {
     pub(in crate::holders) is_ring: bool,
     /// The limit of objects was reached.
     pub(in crate::holders) is_cut: bool,
+    /// Objects of Python on the way, the nearest first.
+    pub(in crate::holders) on_way: Vec<u64>,
 }
 
 /// A step of the tree of the search.
@@ -157,6 +161,11 @@ impl Graph<'_> {
         let mut found = search.found;
         found.objects = search.passed.len();
         let steps = search.tree.iter().map(|entry| &entry.step);
+        let objects = steps.clone().filter_map(|step| match step.parent.kind {
+            Kind::Python { object, .. } => Some(object),
+            _ => None,
+        });
+        found.on_way = objects.take(MAX_ON_WAY).collect();
         found.is_ring = found.paths.is_empty() && !found.is_cut && self.is_garbage(steps, &search.parents);
         found
     }

@@ -6,7 +6,7 @@
 mod numbering;
 mod scan;
 
-use std::ops::Range;
+use std::{cell::RefCell, ops::Range};
 
 use self::numbering::Numbering;
 use super::source::{PAGE, Source};
@@ -29,8 +29,12 @@ pub(super) struct Pointers {
     lists: Vec<Vec<u64>>,
     /// Words that may be addresses of a device.
     device: Vec<Pointer>,
+    /// Read after the pass, sorted.
+    later: RefCell<Vec<Pointer>>,
     /// Starts of pages that look like the head of a block with a mapping of its own by glibc: address and size.
     pub(super) mapped_blocks: Vec<(u64, u64)>,
+    /// Places of words with the address of the type that was asked for.
+    pub(super) of_type: Vec<u64>,
     pub(super) figures: Figures,
 }
 
@@ -80,13 +84,23 @@ impl Pointers {
             }
             from = end;
         }
-        let start = self.device.partition_point(|pointer| pointer.target < range.start);
-        for pointer in self.device[start..].iter().take_while(|pointer| pointer.target < range.end) {
-            let Some(left) = room.checked_sub(1) else { return false };
-            room = left;
-            take(*pointer);
+        for sorted in [&self.device, &*self.later.borrow()] {
+            let start = sorted.partition_point(|pointer| pointer.target < range.start);
+            for pointer in sorted[start..].iter().take_while(|pointer| pointer.target < range.end) {
+                let Some(left) = room.checked_sub(1) else { return false };
+                room = left;
+                take(*pointer);
+            }
         }
         true
+    }
+
+    /// Adds pointers that were read after the pass.
+    pub(super) fn add_later(&self, pointers: Vec<Pointer>) {
+        let mut later = self.later.borrow_mut();
+        later.extend(pointers);
+        later.sort_unstable();
+        later.dedup();
     }
 
     /// All of them, as from [`to`](Self::to).

@@ -1,6 +1,7 @@
 //! The pass over memory, by a few threads.
 
 use std::{
+    cell::RefCell,
     ops::Range,
     sync::{
         Mutex, PoisonError,
@@ -25,6 +26,9 @@ const DEVICE_ALIGN: u64 = 32;
 /// Smaller mappings without memory are no reservations for a device.
 const MIN_RESERVED_BYTES: u64 = 1 << 20;
 
+/// Most words kept with the address of the type, of each thread.
+const MAX_OF_TYPE: usize = 1 << 17;
+
 /// Limits of the scan.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::holders) struct Limits {
@@ -36,12 +40,14 @@ pub(in crate::holders) struct Limits {
     pub(in crate::holders) threads: usize,
     /// When it has to end, with what it has read.
     pub(in crate::holders) until: Option<Instant>,
+    /// A type: places of words with its address are kept, which begin its objects.
+    pub(in crate::holders) of_type: Option<u64>,
 }
 
 impl Default for Limits {
     /// 32 GiB of the process, 2 GiB of our own.
     fn default() -> Self {
-        Self { pages: MAX_PAGES, pointers: 256 << 20, threads: 2, until: None }
+        Self { pages: MAX_PAGES, pointers: 256 << 20, threads: 2, until: None, of_type: None }
     }
 }
 
@@ -51,6 +57,7 @@ struct Found {
     packed: Vec<u64>,
     device: Vec<Pointer>,
     mapped_blocks: Vec<(u64, u64)>,
+    of_type: Vec<u64>,
     scanned_bytes: u64,
     unread_bytes: u64,
 }
@@ -63,6 +70,8 @@ struct Scan<'a> {
     device: Vec<Range<u64>>,
     room: usize,
     until: Option<Instant>,
+    /// 0: none.
+    of_type: u64,
 }
 
 pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) -> Pointers {
@@ -74,6 +83,7 @@ pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) ->
         device: device_ranges(source.mappings(), wanted),
         room: limits.pointers / limits.threads.max(1),
         until: limits.until,
+        of_type: limits.of_type.unwrap_or(0),
     };
     let next = AtomicUsize::new(0);
     let all = Mutex::new(Vec::new());
@@ -86,14 +96,22 @@ pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) ->
         }
     });
     figures.is_full = next.load(Ordering::Relaxed) < runs.len();
-    let mut pointers =
-        Pointers { numbering, lists: Vec::new(), device: Vec::new(), mapped_blocks: Vec::new(), figures };
+    let mut pointers = Pointers {
+        numbering,
+        lists: Vec::new(),
+        device: Vec::new(),
+        later: RefCell::default(),
+        mapped_blocks: Vec::new(),
+        of_type: Vec::new(),
+        figures,
+    };
     for found in all.into_inner().unwrap_or_else(PoisonError::into_inner) {
         pointers.figures.scanned_bytes += found.scanned_bytes;
         pointers.figures.unread_bytes += found.unread_bytes;
         pointers.lists.push(found.packed);
         pointers.device.extend(found.device);
         pointers.mapped_blocks.extend(found.mapped_blocks);
+        pointers.of_type.extend(found.of_type);
     }
     pointers.device.sort_unstable();
     pointers.mapped_blocks.sort_unstable();
@@ -169,6 +187,8 @@ impl Scan<'_> {
                 found.packed.push(Numbering::pack(page, target, number, at));
             } else if word.is_multiple_of(DEVICE_ALIGN) && self.is_device(word) {
                 found.device.push(Pointer { target: word, place: address + at as u64 * 8 });
+            } else if word == self.of_type && found.of_type.len() < MAX_OF_TYPE {
+                found.of_type.push(address + at as u64 * 8);
             }
         }
     }

@@ -38,6 +38,7 @@ pub(super) struct Python<'a> {
     pub(super) layout: Layout,
     type_type: u64,
     str_type: u64,
+    pub(super) list_type: Option<u64>,
     runtime: u64,
     types: RefCell<HashMap<u64, Option<Rc<Type>>>>,
     frames: RefCell<Vec<Frame>>,
@@ -82,6 +83,7 @@ impl<'a> Python<'a> {
             layout: Layout { minor, structs },
             type_type: addresses.type_type,
             str_type: addresses.str_type,
+            list_type: addresses.list_type,
             runtime: addresses.runtime,
             types: RefCell::default(),
             frames: RefCell::default(),
@@ -144,6 +146,7 @@ impl<'a> Python<'a> {
 struct Addresses {
     type_type: u64,
     str_type: u64,
+    list_type: Option<u64>,
     runtime: u64,
     version: Option<u64>,
     is_debug: bool,
@@ -156,6 +159,7 @@ impl Addresses {
         Some(Self {
             type_type: address("PyType_Type")?,
             str_type: address("PyUnicode_Type")?,
+            list_type: address("PyList_Type"),
             runtime: address("_PyRuntime")?,
             version: address("Py_Version"),
             is_debug: address(DEBUG_PYTHON).is_some(),
