@@ -37,6 +37,7 @@ pub mod sample;
 mod scale;
 #[cfg(test)]
 pub(crate) mod script;
+mod segments;
 pub mod select;
 mod set;
 pub mod settings;
@@ -81,7 +82,7 @@ use std::sync::Arc;
 
 use self::decompose::RuleSet;
 use self::select::Filter;
-use crate::model::{Event, RunEnd};
+use crate::model::{Device, Event, Pool, RunEnd};
 
 /// Watches enriched events and ends in findings.
 pub trait Analysis: Send {
@@ -113,6 +114,11 @@ pub trait Observer: Send {
 
     /// The run has ended.
     fn finish(&mut self, _end: &RunEnd) {}
+}
+
+/// The order of findings about pools: a framework's first, then the memory of the driver, which they are in.
+const fn in_order(pid: u32, device: Device, pool: Pool) -> (u32, Device, bool, Pool) {
+    (pid, device, pool.is_base(), pool)
 }
 
 /// Leaks of steps and growth.

@@ -31,7 +31,7 @@ impl Names {
     pub(super) fn of(&mut self, event: &Event) -> Option<Final> {
         match &event.kind {
             EventKind::Alloc(alloc) => drop(self.lives.came(event, alloc, true)),
-            EventKind::StepEnd { .. } | EventKind::Looked(_) => self.lives.note(event),
+            EventKind::StepEnd { .. } | EventKind::Region(_) | EventKind::Looked(_) => self.lives.note(event),
             EventKind::Free(free) => return self.lives.went(event, free).map(|went| Final(self.lives.for_good(&went))),
             EventKind::ProcessEnd => drop(self.lives.left(event.pid)),
             _ => {}

@@ -116,7 +116,7 @@ fn held_is_what_was_held_at_the_end_of_the_work() {
         assert_eq!((pieces.judged().space.scattered_bytes(), pieces.verdict), (100, PiecesVerdict::NotFound));
     }
     let exit = found(runs[0].0.events());
-    assert_eq!((exit.decomposed[0].end_ns, exit.decomposed[1].mean_bytes), (24, 26_500 / 23));
+    assert_eq!((exit.decomposed[1].end_ns, exit.decomposed[0].mean_bytes), (24, 26_500 / 23));
 }
 
 /// Memory held at the start of an exit is that held at its end plus the memory freed in between: of each pool, and of

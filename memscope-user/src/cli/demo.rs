@@ -10,7 +10,7 @@ use std::{
 use super::{
     FAILURE, USAGE,
     args::{CollectArgs, DemoArgs, HtmlArgs, LogLevel, RunArgs, TraceArgs},
-    error, message, offline, page, trace,
+    error, message, offline, page, terminal, trace,
 };
 use crate::session::CallStacks;
 
@@ -48,7 +48,13 @@ fn show_recording(args: &DemoArgs) -> ExitCode {
     let collect = CollectArgs { html: HtmlArgs::default(), ..args.collect.clone() };
     let code = offline::replay_bytes(RECORDING, "the recording of the demo", &collect);
     match page::of_bytes(&args.collect.html, RECORDING) {
-        Ok(()) => code,
+        Ok(()) => {
+            if args.collect.html.html.is_none() && !args.collect.json {
+                // Whoever closed stdout wants no more of it.
+                let _ = terminal::print_line(" next:  memscope-bpf demo --html --open");
+            }
+            code
+        }
         Err(failure) => {
             error(format_args!("{failure:#}"));
             ExitCode::from(FAILURE)

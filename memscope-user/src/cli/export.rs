@@ -24,6 +24,7 @@ use crate::{
         folded::{self, Weight, Which},
         folder::FilePlace,
     },
+    text::numbers::rounded,
 };
 
 /// `export FILE…`.
@@ -77,7 +78,7 @@ fn profile(args: &ExportArgs) -> Result<()> {
             out
         }
     };
-    save(&bytes, args.output.as_deref(), format_args!("{:.2} MB", bytes.len() as f64 / 1e6))?;
+    save(&bytes, args.output.as_deref(), format_args!("{}", rounded(bytes.len() as u128)))?;
     if args.format == ExportFormat::Perfetto {
         // Each layer has its own tracks: nothing is added up.
         return Ok(());
@@ -151,7 +152,8 @@ fn wrong_extension(path: &Path) -> Option<String> {
 fn export(args: &ExportArgs) -> Result<()> {
     let config = PipelineConfig { mixed_stacks: args.stack == ExportStack::Mixed, ..PipelineConfig::default() };
     let options = Options { pipeline: config, selection: args.select.selection(None), ..Options::default() };
-    let by_stack = Judged::default().marking(Box::new(ByStackAnalysis::new(usize::MAX)));
+    // Each byte once: without segments of pools.
+    let by_stack = Judged::leaks(vec![Box::new(ByStackAnalysis::new(usize::MAX))]);
     let outcome = input::read_with(&args.files, options, vec![Box::new(by_stack)])?;
     let found: Vec<&ByStack> = outcome.findings.iter().filter_map(ByStack::of).collect();
     if found.is_empty() {

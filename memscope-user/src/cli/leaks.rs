@@ -30,7 +30,9 @@ pub(super) fn run(args: &LeaksArgs) -> ExitCode {
             return page::also(&args.html, &args.files, None, &args.select);
         }
         let report = Report { losses: outcome.replay.is_some(), ..report };
-        report::print_text(kind, report, (&outcome.findings, &outcome.end), None).context("cannot print the report")?;
+        // Several dumps of a run are one input.
+        let file = if let [file] = &args.files[..] { Some(file.as_path()) } else { None };
+        report::print_text(kind, report, (&outcome.findings, &outcome.end), file).context("cannot print the report")?;
         page::also(&args.html, &args.files, None, &args.select)
     });
     if found && status == ExitCode::SUCCESS { ExitCode::from(FOUND) } else { status }

@@ -26,6 +26,7 @@ use crate::{
     regular,
     report::{self, PAGE_START, Reduced, Reducer},
     sinks::folder::FilePlace,
+    text::numbers::rounded,
     whatif::{
         Requests,
         answers::{Question, Wishes, advise},
@@ -113,7 +114,7 @@ impl<'a> Page<'a> {
         let options = report::Options { title: self.title.clone(), part, tells_failures, what_if };
         let write = || save(&place, &run, &outcome.findings, &options);
         let bytes = progress::during("writing", write).with_context(|| cannot(path))?;
-        let text = format_args!("page of {:.2} MB: {}", bytes as f64 / 1e6, path.display());
+        let text = format_args!("page of {}: {}", rounded(bytes.into()), path.display());
         message(LogLevel::Info, LogLevel::Info, text);
         if open { show(path) } else { Ok(()) }
     }

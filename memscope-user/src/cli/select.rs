@@ -5,6 +5,7 @@ use std::sync::Arc;
 use clap::Args;
 use jiff::Timestamp;
 
+use super::args::PART;
 use super::values;
 use crate::analyses::decompose::RuleSet;
 use crate::analyses::select::{Condition, Filter, Selection, Test, When, Window};
@@ -20,7 +21,7 @@ const OPERATORS: [&str; 8] = ["!=", "!~", ">=", "<=", "=", "~", ">", "<"];
 pub(super) struct FilterArgs {
     /// Only blocks that match EXPR (repeatable, AND): 'size>=1M', 'layer=PTA', 'owner~kv', 'tid=123', 'pid=7', 'device=0',
     /// 'stack~forward'.
-    #[arg(long = "filter", value_name = "EXPR", value_parser = condition)]
+    #[arg(help_heading = PART, long = "filter", value_name = "EXPR", value_parser = condition)]
     pub conditions: Vec<Condition>,
 }
 
@@ -29,10 +30,10 @@ pub(super) struct FilterArgs {
 pub(super) struct SelectArgs {
     /// Start of the time window; blocks live at that time are included. 30s or 5m after the first event, a time like
     /// 2026-11-21T10:00:00Z, or nanoseconds as in dumps.
-    #[arg(long, value_name = "TIME", value_parser = when)]
+    #[arg(help_heading = PART, long, value_name = "TIME", value_parser = when)]
     pub since: Option<When>,
     /// End of the time window.
-    #[arg(long, value_name = "TIME", value_parser = when)]
+    #[arg(help_heading = PART, long, value_name = "TIME", value_parser = when)]
     pub until: Option<When>,
     /// Which blocks.
     #[command(flatten)]

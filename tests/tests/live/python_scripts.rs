@@ -118,7 +118,7 @@ fn python_scripts_hear_what_cannot_be_collected() {
     let run = trace(&python, "wishes", &[]);
     assert_eq!((run.stderr.matches(DEMAND).count(), reported(&run.stderr)), (1, 1), "{}", run.said());
     assert_eq!(owners(&run), [(1000, "CANN@APP@train".to_owned())]);
-    assert!(run.stdout.contains("The peak is named"), "{}", run.said());
+    assert!(run.stdout.contains("  At the peak "), "{}", run.said());
     let logs =
         Command::new("grep").args(["-rhc", DEMAND, "--include=*.log"]).arg(run.folder.path()).output().expect("grep");
     let counts = String::from_utf8_lossy(&logs.stdout);

@@ -1,11 +1,11 @@
 //! Bytes count once: the sums of all answers, against each other and against the journal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
 use memscope_tests::harness::document::{document, npu};
-use memscope_tests::harness::expect::truth;
+use memscope_tests::harness::expect::{Block, Memory, truth};
 use memscope_tests::harness::journal::{Call, Entry};
 use memscope_tests::harness::tracer::{Run, Tracer, tracer_path};
 use serde_json::Value;
@@ -129,8 +129,28 @@ fn exported(capture: &Path, options: &[&str]) -> BTreeMap<String, u64> {
     towers
 }
 
-/// Exports weigh what the journal has: allocations and live blocks of the driver by device, and what the pool handed out and had not got
-/// back when the program stopped working.
+/// Driver blocks that a pool handed out memory from while they lived: the places of their allocations among the calls.
+fn segments(entries: &[&Entry], calls: &[Memory]) -> BTreeSet<usize> {
+    let mut segments = BTreeSet::new();
+    for (time_ns, addr) in entries.iter().filter_map(|entry| {
+        entry.pta_report().filter(|report| report.kind == 0).map(|report| (entry.time_ns, report.addr))
+    }) {
+        let mut live = BTreeMap::new();
+        for (number, call) in calls.iter().enumerate().filter(|(_, call)| call.time_ns <= time_ns) {
+            if call.is_alloc {
+                live.insert(call.block.addr, number)
+            } else {
+                live.remove(&call.block.addr)
+            };
+        }
+        let behind = live.range(..=addr).next_back().map(|(_, number)| *number);
+        segments.extend(behind.filter(|number| addr < calls[*number].block.addr + calls[*number].block.size));
+    }
+    segments
+}
+
+/// Exports weigh what the journal has, each byte once: allocations and live blocks of the driver by device, without segments of the pool,
+/// and what the pool handed out and had not got back when the program stopped working.
 fn assert_exports(run: &Run, document: &Value) {
     let (journal, capture) = (run.journal(), run.folder.capture());
     let (_, entries) = journal.by_process().pop_first().expect("a process");
@@ -138,11 +158,16 @@ fn assert_exports(run: &Run, document: &Value) {
     let (held, truth) = (truth(&judged, false).held, truth(&entries, false));
     let device_of = |device: &str| format!("Hal memory, npu {device}");
     let mut wanted: [BTreeMap<String, u64>; 4] = Default::default();
-    for call in truth.calls.iter().filter(|call| call.is_alloc) {
+    let segments = segments(&entries, &truth.calls);
+    // Of each address the last allocation is the one that is held.
+    let last = |addr: u64| truth.calls.iter().rposition(|call| call.is_alloc && call.block.addr == addr);
+    let own = |block: &&Block| last(block.addr).is_some_and(|number| !segments.contains(&number));
+    for (_, call) in truth.calls.iter().enumerate().filter(|(number, call)| call.is_alloc && !segments.contains(number))
+    {
         *wanted[0].entry(device_of(&call.block.device)).or_default() += call.block.size;
         *wanted[1].entry(device_of(&call.block.device)).or_default() += 1;
     }
-    for block in &held {
+    for block in held.iter().filter(own) {
         *wanted[2].entry(device_of(&block.device)).or_default() += block.size;
         *wanted[3].entry(device_of(&block.device)).or_default() += 1;
     }
@@ -287,7 +312,7 @@ fn failures_have_their_own_state() {
         let own: Vec<_> = calls.iter().filter(|call| call.block.device == device.to_string()).collect();
         let full = own.iter().rposition(|call| call.is_alloc).expect("an allocation") + 1;
         let live = |until: usize| {
-            let change = |call: &&memscope_tests::harness::expect::Memory| {
+            let change = |call: &&Memory| {
                 let (blocks, bytes) = (1_i64, call.block.size.cast_signed());
                 if call.is_alloc { (blocks, bytes) } else { (-blocks, -bytes) }
             };

@@ -10,7 +10,7 @@ pub use self::finding::{ByStack, StackSum};
 
 use std::collections::BTreeMap;
 
-use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
+use super::{Analysis, Finding, concluded::Concluded, judged::is_moved, per_device::PerDevice};
 use crate::hash::HashMap;
 use crate::model::{Alloc, Block, Device, Event, EventKind, Free, Pool, RunEnd, Stacks};
 
@@ -69,6 +69,11 @@ impl ByStackAnalysis {
             let sum = self.sum(pid, &free.block);
             sum.live_blocks = sum.live_blocks.saturating_sub(1);
             sum.live_bytes = sum.live_bytes.saturating_sub(free.block.size_bytes);
+        }
+        if is_moved(free) {
+            let sum = self.sum(pid, &free.block);
+            sum.allocations = sum.allocations.saturating_sub(1);
+            sum.allocated_bytes = sum.allocated_bytes.saturating_sub(free.block.size_bytes);
         }
     }
 

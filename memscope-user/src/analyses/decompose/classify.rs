@@ -22,6 +22,8 @@ type OfText = (Text, Box<[u16]>);
 
 /// The component of what no rule names.
 pub(super) const UNKNOWN: Name = Name::fixed(&"unknown");
+/// A driver block in which a pool hands out memory; rules name it by its stack, too.
+const SEGMENT: Name = Name::fixed(&"pool_segment");
 /// Number of the label of all that find no room.
 const OTHER: u16 = 0;
 
@@ -166,6 +168,15 @@ impl Classifier {
         let component = held.component();
         let owner = if was.given { was.owner } else { owner(pool, module_id, component.as_str()) };
         self.number(Label { owner, component, rule: held::rule(held), source: Source::Holder, ..was })
+    }
+
+    /// The label of a driver block that a pool has a block in; unchanged where a rule names it.
+    pub(super) fn segment(&mut self, label: LabelId) -> LabelId {
+        let was = self.get(label);
+        if was.component != UNKNOWN {
+            return label;
+        }
+        self.number(Label { component: SEGMENT, rule: Name::fixed(&"pool-in-it"), source: Source::Pool, ..was })
     }
 
     /// The phase of the program that a stack shows.

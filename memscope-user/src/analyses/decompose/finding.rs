@@ -12,7 +12,7 @@ use crate::model::{Confidence, Device, Name, Pool};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// The pool as a whole has one owner.
+    /// The pool that it is of, or that has a block in it.
     Pool,
     /// The driver's module that asked for it.
     Module,

@@ -12,6 +12,7 @@ use super::phases::{Phase, Phases};
 use super::rules::{Counts, Ended, Life, RuleSet};
 use super::trained::Trained;
 use crate::analyses::per_device::PerDevice;
+use crate::analyses::segments::Segments;
 use crate::hash::HashMap;
 use crate::model::{
     Alloc, Block, Device, Event, EventKind, Free, FreeCause, HeldAs, Looked, Module, Name, PlaceLook, Pool,
@@ -31,6 +32,8 @@ pub(in crate::analyses) struct Live {
     stack: bool,
     /// Its purpose, if a look at its holders has shown it.
     held_as: Option<HeldAs>,
+    /// It is the driver's, and a pool has a block in it.
+    is_segment: bool,
     born: Counts,
     pub(in crate::analyses) size_bytes: u64,
     pub(in crate::analyses) time_ns: u64,
@@ -83,6 +86,7 @@ pub(in crate::analyses) struct Left {
 pub(in crate::analyses) struct Lives {
     names: Classifier,
     devices: PerDevice<OnDevice>,
+    segments: HashMap<u32, Segments>,
     /// Allocations and frees so far.
     moments: u64,
 }
@@ -99,7 +103,7 @@ struct OnDevice {
 impl Lives {
     /// Names blocks by these rules.
     pub(in crate::analyses) fn new(rules: Arc<RuleSet>) -> Self {
-        Self { names: Classifier::new(rules), devices: PerDevice::default(), moments: 0 }
+        Self { names: Classifier::new(rules), devices: PerDevice::default(), segments: HashMap::default(), moments: 0 }
     }
 
     pub(super) const fn names(&self) -> &Classifier {
@@ -141,10 +145,11 @@ impl Lives {
         self.moments
     }
 
-    /// A marked step has ended, or holders were looked at. Other events are nothing to it.
+    /// A marked step has ended, memory was mapped, or holders were looked at. Other events are nothing to it.
     pub(in crate::analyses) fn note(&mut self, event: &Event) {
         match &event.kind {
             EventKind::StepEnd { .. } => self.devices.at(event.pid, event.device).phases.counts.step += 1,
+            EventKind::Region(region) => self.segments.entry(event.pid).or_default().mapped(region),
             EventKind::Looked(look) => {
                 if let Looked::Place(place) = &look.outcome {
                     self.looked(event, place);
@@ -171,6 +176,11 @@ impl Lives {
     pub(in crate::analyses) fn came(&mut self, event: &Event, alloc: &Alloc, kept: bool) -> Option<Came> {
         let block = &alloc.block;
         let on = self.devices.at(event.pid, block.device);
+        self.segments.entry(event.pid).or_default().came(block, &mut |segment| {
+            if let Some(live) = on.live.get_mut(&segment.allocation_id) {
+                live.is_segment = true;
+            }
+        });
         self.moments += 1;
         on.enter(self.names.phase(event.stacks));
         if !kept {
@@ -186,6 +196,7 @@ impl Lives {
                 module_id: block.module_id,
                 stack: !block.stacks.is_empty(),
                 held_as: block.held_as,
+                is_segment: false,
                 born: on.phases.counts,
                 size_bytes: block.size_bytes,
                 time_ns: event.time_ns,
@@ -201,6 +212,9 @@ impl Lives {
     /// Takes a free of any cause. `None` for blocks that were not kept.
     pub(in crate::analyses) fn went(&mut self, event: &Event, free: &Free) -> Option<Went> {
         let Free { block: Block { allocation_id, device, .. }, cause, .. } = *free;
+        if free.block.pool.is_driver() {
+            self.segments.entry(event.pid).or_default().ends(&free.block);
+        }
         let on = self.devices.at(event.pid, device);
         let phase = self.names.phase(event.stacks).filter(|_| matches!(cause, FreeCause::Program | FreeCause::Exit));
         self.moments += 1;
@@ -227,6 +241,7 @@ impl Lives {
 
     /// The process has ended, or the trace has: its live blocks, by device.
     pub(in crate::analyses) fn left(&mut self, pid: u32) -> Vec<Left> {
+        self.segments.remove(&pid);
         let names = &mut self.names;
         let left = self.devices.take_process(pid).map(|(device, on)| {
             let OnDevice { phases: Phases { counts, .. }, mut trained, live, .. } = on;
@@ -257,6 +272,9 @@ fn end_of(
     cause: FreeCause,
     freed_in: Option<Phase>,
 ) -> (LabelId, Option<Evidence>) {
+    if block.is_segment {
+        return (names.segment(block.label), None);
+    }
     // How it came to be what it is was not seen.
     if block.is_older() {
         return (block.label, block.held_as.map(|held_as| Evidence::found(held_as, names.get(block.label))));

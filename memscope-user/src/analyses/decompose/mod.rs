@@ -43,6 +43,7 @@ pub use self::rules::{BUILTIN, RuleSet};
 use super::{
     Analysis, Finding,
     concluded::Concluded,
+    in_order,
     per_device::PerDevice,
     question::{AnalysisBit, Automatic, FilesCommand, Question, Sees, collected},
     select::{Filter, Matcher},
@@ -93,7 +94,7 @@ impl Analysis for DecomposeAnalysis {
         match &event.kind {
             EventKind::Alloc(alloc) => self.alloc(event, alloc),
             EventKind::Free(free) => self.free(event, free),
-            EventKind::StepEnd { .. } | EventKind::Looked(_) => self.lives.note(event),
+            EventKind::StepEnd { .. } | EventKind::Region(_) | EventKind::Looked(_) => self.lives.note(event),
             EventKind::ProcessStart(ProcessStart { attached: true, .. }) => drop(self.attached.insert(event.pid)),
             EventKind::ProcessEnd => self.conclude(event.pid, event.time_ns),
             _ => {}
@@ -110,7 +111,7 @@ impl Analysis for DecomposeAnalysis {
         }
         let confidence = Confidence::of(end, &[Figures::Memory, Figures::Owners]);
         let finding = |found| Finding::Decompose(Decomposition { confidence, ..found });
-        self.concluded.take(|found| (found.pid, found.device, found.pool), finding)
+        self.concluded.take(|found| in_order(found.pid, found.device, found.pool), finding)
     }
 }
 

@@ -244,21 +244,22 @@ fn owners_without_stacks() {
     let found = found(&script, RuleSet::builtin());
     let reported: Vec<(Pool, Vec<_>)> = found.iter().map(|found| (found.pool, named(found))).collect();
     let expected = [
-        (
-            pools::HAL,
-            vec![("CANN@APP", "no-stack", 1), ("CANN@HCCL", "driver-hccl", 1), ("CANN@UNKNOWN", "no-stack", 1)],
-        ),
         (pools::PTA, vec![("PTA", "no-stack", 1)]),
         (pools::PTA_WORKSPACE, vec![("PTA_WORKSPACE", "workspace-pool", 1)]),
         (pools::ATB, vec![("ATB", "no-stack", 1)]),
         (pools::MIND_SPORE, vec![("MINDSPORE", "no-stack", 1)]),
         (Pool::custom("mine"), vec![("mine", "no-stack", 1)]),
+        (
+            pools::HAL,
+            vec![("CANN@APP", "no-stack", 1), ("CANN@HCCL", "driver-hccl", 1), ("CANN@UNKNOWN", "no-stack", 1)],
+        ),
         (pools::HOST, vec![("", "no-stack", 1)]),
     ];
     assert_eq!(reported, expected);
-    let hal: Vec<&str> = found[0].tree.iter().map(|node| node.label.as_str()).collect();
+    let driver = &found[5];
+    let hal: Vec<&str> = driver.tree.iter().map(|node| node.label.as_str()).collect();
     assert_eq!(hal, ["CANN"]);
-    assert_eq!((found[0].tree[0].peak_bytes, found[0].tree[0].children[0].peak_bytes), (210, 80));
+    assert_eq!((driver.tree[0].peak_bytes, driver.tree[0].children[0].peak_bytes), (210, 80));
 }
 
 /// A block's owner in its row, by its stack alone: `PTA@weight` and the like (contract §8.5).
@@ -434,6 +435,32 @@ fn lifetimes_of_the_unnamed() {
     let mut script = Script::new(1, NPU0);
     script.stacks(&[TRAIN], &[]).alloc(pools::HAL, 0x1000, 64).step(1).step(2).step(3);
     assert_eq!(named(&one(&script)), [("CANN@UNKNOWN", "no-rule", 1)]);
+}
+
+/// A driver block that a pool hands out memory from is a segment, wherever it was allocated: of two blocks one, and the
+/// memory behind one of two handles, where it is mapped. What a rule names keeps its name. Pools come before the driver.
+#[test]
+fn driver_blocks_with_blocks_of_a_pool_are_segments() {
+    let mut script = Script::new(1, NPU0);
+    script.stacks(&[TRAIN], &[]).alloc(pools::HAL, 0x10_0000, MIB).alloc(pools::HAL, 0x20_0000, MIB);
+    script.create(7, MIB).map(0x30_0000, MIB, 7).create(8, MIB).map(0x40_0000, MIB, 8);
+    script.stacks(&[], &["libhccl.so(hcclAlloc+0x1) [0x1]"]).alloc(pools::HAL, 0x50_0000, MIB);
+    script.stacks(&[TRAIN], &[]);
+    for segment in [0x10_0000, 0x30_0000, 0x50_0000] {
+        script.alloc(pools::PTA, segment + 0x1000, 64);
+    }
+    let found = found(&script, RuleSet::builtin());
+    let [pool, driver] = &found[..] else { panic!("{found:#?}") };
+    assert_eq!((pool.pool, driver.pool), (pools::PTA, pools::HAL));
+    let mut parts: Vec<_> =
+        driver.parts.iter().map(|part| (part.rule.as_str(), part.component.as_str(), part.peak_bytes)).collect();
+    parts.sort_unstable();
+    let expected = [
+        ("driver-hccl-stack", "communication", MIB),
+        ("no-rule", "unknown", 2 * MIB),
+        ("pool-in-it", "pool_segment", 2 * MIB),
+    ];
+    assert_eq!(parts, expected);
 }
 
 /// Marked steps count, where there are any; otherwise those of the optimizer.
@@ -872,9 +899,9 @@ fn dumps_of_the_reference() {
     let reported: Vec<_> =
         found.iter().map(|found| (found.pool, named(found), found.peak_bytes, found.end_bytes)).collect();
     let expected = [
-        (pools::HAL, vec![("CANN@APP", "no-stack", 1)], 1000, 1000),
         (pools::PTA, vec![("PTA@weight@ops", "module-load", 1)], 20, 20),
         (pools::PTA_WORKSPACE, vec![("PTA_WORKSPACE", "workspace-pool", 1)], 30, 0),
+        (pools::HAL, vec![("CANN@APP", "no-stack", 1)], 1000, 1000),
     ];
     assert_eq!(reported, expected);
 }

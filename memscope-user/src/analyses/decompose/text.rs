@@ -43,7 +43,8 @@ pub(super) fn write(found: &Decomposition, clock: Clock, out: &mut dyn Write) ->
     writeln!(out, "  {:>12}  {:>8}  Named by", "At peak", "Blocks")?;
     for OwnerPart { component, rule, source, peak_bytes, blocks, .. } in found.parts.iter().take(RULE_LINES) {
         let peak = rounded((*peak_bytes).into());
-        writeln!(out, "  {peak:>12}  {blocks:>8}  {component}, by {}: {rule}", source_text(*source))?;
+        let by = if *source == Source::Nothing { String::new() } else { format!(", by {}", source_text(*source)) };
+        writeln!(out, "  {peak:>12}  {blocks:>8}  {component}{by}: {rule}")?;
     }
     if let Some(more) = found.parts.len().checked_sub(RULE_LINES).filter(|&more| more > 0) {
         writeln!(out, "  … and {more} more (see --json)")?;
@@ -80,9 +81,12 @@ fn write_sources(found: &Decomposition, out: &mut dyn Write) -> io::Result<()> {
     }
     let percent = |bytes: u64| 100.0 * bytes as f64 / found.peak_bytes as f64;
     let of = Source::ALL.iter().zip(found.peak_by_source).filter(|(_, bytes)| *bytes > 0);
-    let parts: Vec<String> =
-        of.map(|(source, bytes)| format!("{:.1}% by {}", percent(bytes), source_text(*source))).collect();
-    writeln!(out, "  The peak is named {}; {}.", parts.join(", "), counted(found.steps.into(), "step"))?;
+    let part = |(source, bytes): (&Source, u64)| match source {
+        Source::Nothing => format!("{:.1}% have no name", percent(bytes)),
+        _ => format!("{:.1}% are named by {}", percent(bytes), source_text(*source)),
+    };
+    let parts: Vec<String> = of.map(part).collect();
+    writeln!(out, "  At the peak {}; {}.", parts.join(", "), counted(found.steps.into(), "step"))?;
     if found.parts.iter().any(|part| part.rule.as_str() == "no-stack") {
         writeln!(out, "  Blocks without a stack cannot be distinguished: trace with --call-stack=c,python.")?;
     }
@@ -180,8 +184,8 @@ Owners of Pytorch Caching memory pool on device 0: peak 1.50 MiB (1572864 bytes)
     512.00 KiB       0 bytes    256.00 KiB    (no label)
        At peak    Blocks  Named by
       1.00 MiB         1  weight, by stack: module-load
-    512.00 KiB         1  unknown, by nothing: no-stack
-  The peak is named 66.7% by stack, 33.3% by nothing; 0 steps.
+    512.00 KiB         1  unknown: no-stack
+  At the peak 66.7% are named by stack, 33.3% have no name; 0 steps.
   Blocks without a stack cannot be distinguished: trace with --call-stack=c,python.
 ";
         assert_eq!(without_wall(&String::from_utf8(out).expect("text")), expected);

@@ -257,7 +257,7 @@ impl Observer for Recorder {
                 }
                 self.free(event, free);
             }
-            EventKind::StepEnd { .. } | EventKind::Looked(_) => self.lives.note(event),
+            EventKind::StepEnd { .. } | EventKind::Region(_) | EventKind::Looked(_) => self.lives.note(event),
             EventKind::ProcessEnd => {
                 self.exiting.remove(&event.pid);
                 self.conclude(event.pid);

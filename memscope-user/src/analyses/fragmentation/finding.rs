@@ -141,7 +141,8 @@ impl FreeSpaceMoment {
         for segment in &self.pinned {
             let mut bytes: BTreeMap<(Stacks, Option<Name>), u64> = BTreeMap::new();
             for &Pin { stacks, owner, size_bytes, age_ns, .. } in &segment.blocks {
-                *bytes.entry((stacks, owner)).or_default() += size_bytes;
+                let in_segment = bytes.entry((stacks, owner)).or_default();
+                *in_segment = in_segment.saturating_add(size_bytes);
                 let none = Pinning { stacks, owner, blocks: 0, size_bytes: 0, age_ns: 0, segments: 0, free_bytes: 0 };
                 let place = places.entry((stacks, owner)).or_insert(none);
                 place.blocks += 1;
@@ -151,7 +152,8 @@ impl FreeSpaceMoment {
             let most = bytes.into_iter().max_by_key(|(_, size_bytes)| *size_bytes);
             if let Some(place) = most.and_then(|(place, _)| places.get_mut(&place)) {
                 place.segments += 1;
-                place.free_bytes += segment.size_bytes.saturating_sub(segment.used_bytes);
+                let free_bytes = segment.size_bytes.saturating_sub(segment.used_bytes);
+                place.free_bytes = place.free_bytes.saturating_add(free_bytes);
             }
         }
         let mut places: Vec<Pinning> = places.into_values().collect();

@@ -31,7 +31,7 @@ use self::space::{Held, Place};
 use super::decompose::{Lives, RuleSet, Went};
 use super::question::{AnalysisBit, Automatic, FilesCommand, Question, Sees};
 use super::select::Filter;
-use super::{Analysis, Finding, concluded::Concluded};
+use super::{Analysis, Finding, concluded::Concluded, in_order};
 use crate::hash::HashMap;
 use crate::model::{Block, Confidence, Event, EventKind, Name, Pool, ProcessStart, RunEnd, Stacks};
 
@@ -136,6 +136,7 @@ impl Analysis for FragmentationAnalysis {
                 }
             }
             EventKind::Region(_) | EventKind::BlockReturned(_) => {
+                self.lives.note(event);
                 let process = self.processes.entry(event.pid).or_default();
                 process.goes_on();
                 process.change(event);
@@ -156,7 +157,7 @@ impl Analysis for FragmentationAnalysis {
         }
         let confidence = Confidence::after(end);
         let finding = |found| Finding::Fragmentation(Fragmentation { confidence, ..found });
-        self.concluded.take(|found| (found.pid, found.device, found.pool), finding)
+        self.concluded.take(|found| in_order(found.pid, found.device, found.pool), finding)
     }
 
     fn now(&self) -> Vec<Finding> {

@@ -14,7 +14,6 @@
 
 mod finding;
 mod readers;
-mod segments;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -27,8 +26,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use self::{
-    readers::{Readers, Seen},
-    segments::Segments,
+    readers::{Readers, Seen, Sight},
     tail::Tail,
 };
 use super::{
@@ -36,9 +34,10 @@ use super::{
     concluded::Concluded,
     decompose::RuleSet,
     named::Names,
+    segments::Segments,
     select::{Filter, Matcher},
 };
-use crate::model::{Event, EventKind, RunEnd};
+use crate::model::{Alloc, Block, DriverFigures, Event, EventKind, Free, FreeCause, RunEnd};
 
 /// Analyses that judge the work of a program.
 #[derive(Default)]
@@ -110,9 +109,23 @@ impl Analysis for Judged {
         }
         let Self { readers, processes, .. } = self;
         let Process { segments, tail } = processes.entry(event.pid).or_default();
-        segments.observe(event, &mut |event, sight| {
+        let mut pass = |event: &Event, sight| {
             tail.observe(&Seen { event: Cow::Borrowed(event), sight, owner }, readers);
-        });
+        };
+        let mut sight = Sight::All;
+        match &event.kind {
+            EventKind::Alloc(Alloc { block, .. }) => segments.came(block, &mut |segment| {
+                let moved = Event { kind: EventKind::Free(moved(segment)), stacks: segment.stacks, ..event.clone() };
+                pass(&moved, Sight::WithoutSegments);
+            }),
+            EventKind::Free(Free { block, .. }) if block.pool.is_driver() && segments.ends(block) => {
+                sight = Sight::WithSegments;
+            }
+            EventKind::Region(region) => segments.mapped(region),
+            EventKind::ProcessStart(_) => *segments = Segments::default(),
+            _ => {}
+        }
+        pass(event, sight);
     }
 
     fn finish(&mut self, end: &RunEnd) -> Vec<Finding> {
@@ -132,5 +145,24 @@ impl Analysis for Judged {
         self.readers.choose(filter);
         self.chosen = filter.clone().into();
         true
+    }
+}
+
+/// Whether it is no free: a driver block goes over into a pool as its segment.
+pub(super) const fn is_moved(free: &Free) -> bool {
+    matches!(free.cause, FreeCause::Replaced) && free.without_row
+}
+
+/// Those that count bytes once see the end of a segment as soon as it is known to be one: it goes over into the pool.
+const fn moved(block: Block) -> Free {
+    Free {
+        block,
+        used_bytes: 0,
+        total_bytes: None,
+        driver: DriverFigures { process_used_bytes: None, device_used_bytes: None },
+        cause: FreeCause::Replaced,
+        owner: None,
+        row_time_ns: None,
+        without_row: true,
     }
 }

@@ -87,7 +87,7 @@ impl LiveUse {
             EventKind::UnknownFree(UnknownFree { pool, maybe_older: true, refused: false, .. }) => {
                 self.process(event).course.older_freed(event.device, *pool);
             }
-            EventKind::StepEnd { .. } | EventKind::Looked(_) => self.lives.note(event),
+            EventKind::StepEnd { .. } | EventKind::Region(_) | EventKind::Looked(_) => self.lives.note(event),
             EventKind::ProcessStart(start) => {
                 self.process(event).command = Some(Arc::clone(&start.command));
             }

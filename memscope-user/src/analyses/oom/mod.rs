@@ -136,7 +136,7 @@ impl Analysis for OomAnalysis {
                 names.for_each(|names| names.went((event.pid, free.block.device), &went, &self.lives));
                 self.lives.owner(&went.live)
             }),
-            EventKind::StepEnd { .. } | EventKind::Looked(_) => {
+            EventKind::StepEnd { .. } | EventKind::Region(_) | EventKind::Looked(_) => {
                 self.lives.note(event);
                 None
             }

@@ -17,7 +17,7 @@ use super::decompose::{Came, Lives, RuleSet, Went};
 use super::groups::{Change, Groups, Room};
 use super::inferred::{InferredSteps, Standing};
 use super::question::{AnalysisBit, Automatic, FilesCommand, Question, Sees};
-use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
+use super::{Analysis, Finding, concluded::Concluded, in_order, per_device::PerDevice};
 use crate::model::{Alloc, Confidence, Device, Event, EventKind, Free, Name, Pool, ProcessStart, RunEnd, StepsFrom};
 
 /// Places listed of each peak, those with the most bytes first.
@@ -86,7 +86,7 @@ impl Analysis for PeaksAnalysis {
                 self.steps.mark(event.pid);
                 self.lives.note(event);
             }
-            EventKind::Looked(_) => self.lives.note(event),
+            EventKind::Region(_) | EventKind::Looked(_) => self.lives.note(event),
             EventKind::ProcessStart(ProcessStart { attached: true, .. }) => drop(self.attached.insert(event.pid)),
             EventKind::ProcessEnd => {
                 self.conclude(event.pid);
@@ -102,7 +102,7 @@ impl Analysis for PeaksAnalysis {
         }
         let confidence = Confidence::after(end);
         let finding = |peak| Finding::Peak(Peak { confidence, ..peak });
-        self.concluded.take(|peak| (peak.pid, peak.device, peak.pool), finding)
+        self.concluded.take(|peak| in_order(peak.pid, peak.device, peak.pool), finding)
     }
 }
 
@@ -399,9 +399,9 @@ mod tests {
         script.process_end().alloc(pools::HAL, 0x1000, 16);
         let reported: Vec<_> = peaks(&script).iter().map(|it| (it.pid, it.device, it.pool, it.peak_bytes)).collect();
         let expected = [
+            (6, NPU0, pools::PTA, 4),
             (6, NPU0, pools::HAL, 8),
             (6, NPU0, pools::HAL, 16),
-            (6, NPU0, pools::PTA, 4),
             (7, NPU0, pools::PTA, 1),
             (7, NPU1, pools::PTA, 2),
         ];

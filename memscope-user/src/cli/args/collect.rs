@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
+use super::help_texts::{MESSAGES, OUTPUT, RECORD, REPORT};
 use super::{DEFAULT_OUTPUT, HtmlArgs};
 use crate::{
     cli::{
@@ -103,56 +104,56 @@ impl From<log::Level> for LogLevel {
 #[derive(Clone, Debug, Args)]
 pub(in crate::cli) struct CollectArgs {
     /// Rows to write: alloc, free, launch, access, none; `block_free` adds when a pool has a block back for good.
-    #[arg(long, value_name = "LIST", default_value = "alloc,free,launch")]
+    #[arg(help_heading = RECORD, long, value_name = "LIST", default_value = "alloc,free,launch")]
     pub events: Events,
     /// Detail: op, kernel.
-    #[arg(hide_short_help = true, long, value_name = "LIST", default_value = "op")]
+    #[arg(help_heading = RECORD, hide_short_help = true, long, value_name = "LIST", default_value = "op")]
     pub level: RowLevel,
     /// Devices: npu, npu:<0..31>, cpu.
-    #[arg(hide_short_help = true, long, value_name = "LIST", default_value = "npu")]
+    #[arg(help_heading = RECORD, hide_short_help = true, long, value_name = "LIST", default_value = "npu")]
     pub device: Devices,
     /// Only rows inside these steps, at most five.
-    #[arg(hide_short_help = true, long, value_name = "LIST")]
+    #[arg(help_heading = RECORD, hide_short_help = true, long, value_name = "LIST")]
     pub steps: Option<Steps>,
     /// Analyses.
-    #[arg(long, value_name = "LIST", default_value = "leaks", help = format!("Analyses: {}", values::words_of_analyses()))]
+    #[arg(help_heading = REPORT, long, value_name = "LIST", default_value = "leaks", help = format!("Analyses: {}", values::words_of_analyses()))]
     pub analysis: Analyses,
     /// More rules that name owners (analyses decompose, peaks and fragmentation), which come before the built-in ones.
-    #[arg(hide_short_help = true, long, visible_alias = "rules", value_name = "FILE")]
+    #[arg(help_heading = REPORT, hide_short_help = true, long, visible_alias = "rules", value_name = "FILE")]
     pub decompose_rules: Option<PathBuf>,
     /// Of which part of the run the report is; rows are of all of it.
     #[command(flatten)]
     pub select: SelectArgs,
     /// File format.
-    #[arg(short = 'f', long, alias = "data-format", value_enum, default_value_t)]
+    #[arg(help_heading = OUTPUT, short = 'f', long, alias = "data-format", value_enum, default_value_t)]
     pub format: Format,
     /// How rows have their call stacks: inline, in full as msMemScope has them; table, by their number in a table beside the rows,
     /// which has each stack once (a small part of the size) [default: inline with --call-stack, otherwise not at all].
-    #[arg(hide_short_help = true, long, value_enum)]
+    #[arg(help_heading = OUTPUT, hide_short_help = true, long, value_enum)]
     pub stacks: Option<Stacks>,
     /// Where to write [default: a new folder memscope-NAME-TIME, of replay replayed-TIME; of recover: recovered beside the capture].
-    #[arg(short = 'o', long, alias = "output", value_name = "DIR")]
+    #[arg(help_heading = OUTPUT, short = 'o', long, alias = "output", value_name = "DIR")]
     pub output_path: Option<PathBuf>,
     /// How much of the report to print.
-    #[arg(long, value_enum, default_value_t, env = REPORT_VARIABLE, hide_env_values = true)]
+    #[arg(help_heading = REPORT, long, value_enum, default_value_t, env = REPORT_VARIABLE, hide_env_values = true)]
     pub report: ReportKind,
     /// Exit with status 3 if this is found: leak, growth, oom, or 'peak>60G'.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::gate)]
+    #[arg(help_heading = REPORT, long, value_name = "LIST", value_delimiter = ',', value_parser = values::gate)]
     pub fail_on: Vec<Gate>,
     /// List each block that outlived its step in msMemScope's lines, besides the places. Implies `--report=details`.
-    #[arg(long)]
+    #[arg(help_heading = REPORT, long)]
     pub leak_blocks: bool,
     /// Findings as JSON on stdout instead of the report.
-    #[arg(long)]
+    #[arg(help_heading = REPORT, long)]
     pub json: bool,
     /// Message level: debug, info, warning, error.
-    #[arg(hide_short_help = true, long, value_enum)]
+    #[arg(help_heading = MESSAGES, hide_short_help = true, long, value_enum)]
     pub log_level: Option<LogLevel>,
     /// More messages, `--report=full`, and --leak-blocks.
-    #[arg(short = 'v', long, visible_alias = "debug")]
+    #[arg(help_heading = MESSAGES, short = 'v', long, visible_alias = "debug")]
     pub verbose: bool,
     /// Errors only.
-    #[arg(short = 'q', long)]
+    #[arg(help_heading = MESSAGES, short = 'q', long)]
     pub quiet: bool,
     /// A page beside it.
     #[command(flatten)]

@@ -7,7 +7,7 @@ use clap::{
     builder::{OsStringValueParser, TypedValueParser as _},
 };
 
-use super::{CollectArgs, DEFAULT_OUTPUT, ReportKind, collect::REPORT_VARIABLE};
+use super::{CollectArgs, DEFAULT_OUTPUT, ReportKind, collect::REPORT_VARIABLE, help_texts::OUTPUT};
 use crate::{
     cli::{
         select::{FilterArgs, SelectArgs},
@@ -232,11 +232,11 @@ pub(in crate::cli) struct PageArgs {
 #[derive(Clone, Debug, Default, Args)]
 pub(in crate::cli) struct HtmlArgs {
     /// Also write the page that `report` writes; without FILE beside what it is of.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "",
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "",
           value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub html: Option<PathBuf>,
     /// Open that page in the browser.
-    #[arg(long, requires = "html")]
+    #[arg(help_heading = OUTPUT, long, requires = "html")]
     pub open: bool,
 }
 

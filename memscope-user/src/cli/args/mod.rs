@@ -3,6 +3,7 @@
 mod agent;
 mod collect;
 mod files;
+mod help_texts;
 mod holders;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ pub(in crate::cli) use self::files::{
     CompareArgs, DecomposeArgs, DiffArgs, ExportArgs, ExportAt, ExportFormat, ExportStack, FileArgs, HtmlArgs,
     InefficientArgs, LeaksArgs, OwnerArgs, PageArgs, RanksArgs, RecoverArgs, ReplayArgs, WeightBy, What,
 };
+pub(in crate::cli) use self::help_texts::PART;
 pub(in crate::cli) use self::holders::HoldersArgs;
 pub(in crate::cli) use self::trace::{Link, ProbeArgs, TraceArgs};
 
@@ -91,8 +93,10 @@ impl Cli {
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum Command {
     /// Start a program and trace it from its first instruction, with all children.
+    #[command(after_help = help_texts::RUN)]
     Run(RunArgs),
     /// Attach to running processes.
+    #[command(after_help = help_texts::ATTACH)]
     Attach(AttachArgs),
     /// Write the outputs of a capture again.
     Replay(ReplayArgs),
@@ -101,6 +105,7 @@ pub(in crate::cli) enum Command {
     /// Compare two runs, operator by operator or kernel by kernel.
     Compare(CompareArgs),
     /// Show what grew between two runs, or between two moments of one, by owner, call stack and size.
+    #[command(after_help = help_texts::DIFF)]
     Diff(DiffArgs),
     /// Show which rank of a job holds other memory than its peers, at which place, and since when.
     Ranks(RanksArgs),
@@ -120,17 +125,21 @@ pub(in crate::cli) enum Command {
     /// Explain the findings: rules with evidence, and advice.
     Explain(OwnerArgs),
     /// Write a page for a browser: memory over time by owner, places, blocks, segments, findings.
+    #[command(after_help = help_texts::PAGE)]
     Report(PageArgs),
     /// Find leaks and growth in the files of a run.
+    #[command(after_help = help_texts::LEAKS)]
     Leaks(LeaksArgs),
     /// Live screen: how full, by whom, what grows and where.
-    #[command(after_help = TOP_EXAMPLES)]
+    #[command(after_help = help_texts::TOP)]
     Top(TopArgs),
     /// Figures of host, device and pool memory, sample by sample.
     Stat(StatArgs),
     /// Show what in a running process still holds device memory: variables, caches, the autograd graph.
+    #[command(after_help = help_texts::OF_HOLDERS)]
     Holders(HoldersArgs),
     /// Write call stacks for flame-graph tools.
+    #[command(after_help = help_texts::EXPORT)]
     Export(ExportArgs),
     /// Trace all processes of this machine that use Ascend memory, always, within a budget, and publish numbers.
     Agent(AgentArgs),
@@ -331,11 +340,6 @@ pub(in crate::cli) struct StatArgs {
 }
 
 /// What people type.
-const TOP_EXAMPLES: &str = "Examples:
-  sudo memscope-bpf top 1234                      the screen; h shows its keys
-  sudo memscope-bpf top 1234 --once               one look, as text
-  sudo memscope-bpf top 1234 --json --interval 10s >> memory.jsonl";
-
 /// `top`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TopArgs {

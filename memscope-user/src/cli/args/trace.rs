@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, ValueEnum};
 
+use super::help_texts::{HOLDERS, HOW, LIMITS, MESSAGES, OUTPUT, RECORD};
 use super::{CollectArgs, CollectMode, collect::NO_STACKS_VARIABLE};
 use crate::{
     cli::{
@@ -77,10 +78,10 @@ impl From<LateLibraries> for session::LateLibraries {
 #[derive(Clone, Debug, Default, Args)]
 pub(in crate::cli) struct ProbeArgs {
     /// Also probe this function, e.g. `libmypool.so:my_alloc=alloc(size=0,ret=ptr)`; docs/commands.md has the kinds.
-    #[arg(long = "probe", value_name = "SPEC", value_parser = user::parse)]
+    #[arg(help_heading = RECORD, long = "probe", value_name = "SPEC", value_parser = user::parse)]
     pub probe: Vec<&'static ProbeSpec>,
     /// The same from a JSON file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = RECORD, long, value_name = "FILE")]
     pub probes: Option<PathBuf>,
 }
 
@@ -105,56 +106,56 @@ pub(in crate::cli) struct TraceArgs {
     pub collect: CollectArgs,
     /// Operators to trace: all, npu (those that `torch_npu` gives to the device), names such as add or add.Tensor, none
     /// [default: all if --events has access, otherwise none].
-    #[arg(long, value_name = "LIST")]
+    #[arg(help_heading = RECORD, long, value_name = "LIST")]
     pub ops: Option<Ops>,
     /// What else to probe.
     #[command(flatten)]
     pub probes: ProbeArgs,
     /// Record these call stacks, in rows too: python, c, or mixed (both, merged), each with an optional depth, as in `python:20`
     /// [default: frames of Python where the thread has some, else of C, for the report; default depth: 50].
-    #[arg(long, value_name = "LIST")]
+    #[arg(help_heading = RECORD, long, value_name = "LIST")]
     pub call_stack: Option<CallStacks>,
     /// Record no call stacks: an event costs the program about 2 µs less, and places have no lines.
-    #[arg(long, env = NO_STACKS_VARIABLE, hide_env = true)]
+    #[arg(help_heading = RECORD, long, env = NO_STACKS_VARIABLE, hide_env = true)]
     pub no_stacks: bool,
     /// Show inlined functions and source lines in C stacks (reads debug information).
-    #[arg(hide_short_help = true, long)]
+    #[arg(help_heading = RECORD, hide_short_help = true, long)]
     pub inlined: bool,
     /// immediate, or deferred until the script starts it.
-    #[arg(hide_short_help = true, long, value_enum, default_value_t)]
+    #[arg(help_heading = RECORD, hide_short_help = true, long, value_enum, default_value_t)]
     pub collect_mode: CollectMode,
     /// Watch the outputs of an operator, or what a script names, until another one ends: [START[:OUTPUT]],END[,full-content].
     /// Changes the program's timing and puts a signal handler into it.
-    #[arg(long, value_name = "SPEC")]
+    #[arg(help_heading = RECORD, long, value_name = "SPEC")]
     pub watch: Option<WatchSpec>,
     /// Stop tracing after this time: 30s, 5m, 500ms.
-    #[arg(short = 'd', long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(help_heading = LIMITS, short = 'd', long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Duration>,
     /// Stop tracing when the rows and the capture have this size, looked at once a second: 500M, 20G. The program goes on.
-    #[arg(long, value_name = "SIZE", value_parser = values::size_limit)]
+    #[arg(help_heading = LIMITS, long, value_name = "SIZE", value_parser = values::size_limit)]
     pub max_size: Option<u64>,
     /// Do not end at --max-size: keep the newest rows, in N parts that are a file with a header each; the oldest is removed when the newest
     /// is full. Needs --no-capture, as a capture is in one piece.
-    #[arg(hide_short_help = true, long, value_name = "N", requires_all = ["max_size", "no_capture"], value_parser = clap::value_parser!(u32).range(2..=1000))]
+    #[arg(help_heading = LIMITS, hide_short_help = true, long, value_name = "N", requires_all = ["max_size", "no_capture"], value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub rotate: Option<u32>,
     /// Do not trace children.
-    #[arg(long)]
+    #[arg(help_heading = HOW, long)]
     pub no_children: bool,
     /// Libraries mapped later: hold the thread that loads them while attaching (default; Linux 6.0), notify (default on older
     /// kernels), or stop the process by SIGSTOP, which it may see.
-    #[arg(hide_short_help = true, long, value_enum, value_name = "HOW")]
+    #[arg(help_heading = HOW, hide_short_help = true, long, value_enum, value_name = "HOW")]
     pub late_libraries: Option<LateLibraries>,
     /// Bytes of the buffer between kernel and tracer.
-    #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = values::bytes, default_value = "64M")]
+    #[arg(help_heading = HOW, hide_short_help = true, long, value_name = "SIZE", value_parser = values::bytes, default_value = "64M")]
     pub ring_size: u32,
     /// auto or perf.
-    #[arg(hide_short_help = true, long, value_enum, default_value_t)]
+    #[arg(help_heading = HOW, hide_short_help = true, long, value_enum, default_value_t)]
     pub transport: Transport,
     /// Interval for reading device usage from the driver (DCMI); 0s turns it off.
-    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = values::interval, default_value = "1s")]
+    #[arg(help_heading = HOW, hide_short_help = true, long, value_name = "TIME", value_parser = values::interval, default_value = "1s")]
     pub usage_interval: Duration,
     /// Extra readings after allocations and frees, at most N per second; 0 turns them off.
-    #[arg(hide_short_help = true, long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000), default_value_t = 10)]
+    #[arg(help_heading = HOW, hide_short_help = true, long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000), default_value_t = 10)]
     pub usage_rate: u32,
     /// Take them by this library instead of the driver's: for tests.
     #[arg(long, value_name = "FILE", hide = true)]
@@ -175,26 +176,26 @@ pub(in crate::cli) struct TraceArgs {
     #[arg(long, value_name = "THREAD", hide = true)]
     pub fail_thread: Option<String>,
     /// Write no capture (no replay, no recovery, no page).
-    #[arg(long, conflicts_with = "html")]
+    #[arg(help_heading = OUTPUT, long, conflicts_with = "html")]
     pub no_capture: bool,
     /// Write only the capture, at the least cost: `replay` makes rows and a report from it.
-    #[arg(long, conflicts_with_all = ["no_capture", "analysis", "format", "steps"])]
+    #[arg(help_heading = OUTPUT, long, conflicts_with_all = ["no_capture", "analysis", "format", "steps"])]
     pub capture_only: bool,
     /// Look more often at what still holds blocks: every 5 s, with at most a fourth of a processor [default: when a request has failed,
     /// while places grow and before the trace ends; at most once a minute, with at most a twentieth].
-    #[arg(long, conflicts_with_all = ["no_holders", "capture_only"])]
+    #[arg(help_heading = HOLDERS, long, conflicts_with_all = ["no_holders", "capture_only"])]
     pub holders: bool,
     /// Do not look at what holds blocks, nor into the pool at the attach: the memory of the processes is not read.
-    #[arg(long)]
+    #[arg(help_heading = HOLDERS, long)]
     pub no_holders: bool,
     /// Do not read the pool of a process that is attached to: blocks from before the attach are known by their sum alone.
-    #[arg(hide_short_help = true, long)]
+    #[arg(help_heading = HOLDERS, hide_short_help = true, long)]
     pub no_pool_at_attach: bool,
     /// Leave keys of dicts out of the names of holders: they are data of the program.
-    #[arg(hide_short_help = true, long)]
+    #[arg(help_heading = HOLDERS, hide_short_help = true, long)]
     pub no_keys: bool,
     /// No status line.
-    #[arg(hide_short_help = true, long)]
+    #[arg(help_heading = MESSAGES, hide_short_help = true, long)]
     pub no_progress: bool,
 }
 
