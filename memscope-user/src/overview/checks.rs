@@ -21,7 +21,7 @@ pub enum Topic {
     OutOfMemory,
     /// Blocks that outlive their steps, or marks.
     Leaks,
-    /// Places that grow without end.
+    /// Places that keep growing.
     Growth,
     /// Free memory in pieces.
     Fragmentation,

@@ -1,7 +1,11 @@
 //! Where the memory of a device is: the ledger as a table that counts bytes once.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use crate::analyses::{
     Finding, Kind as _,
+    decompose::Decomposition,
     ledger::{Item, Ledger, Moment, PoolSheets},
     oom::Oom,
 };
@@ -43,6 +47,39 @@ pub struct MemoryTable {
     /// Bytes in use on the device, by all processes, and bytes of the device; `None` if the driver's figures are
     /// unknown.
     pub device_bytes: Option<(u128, u64)>,
+}
+
+/// The owners of a pool's blocks when the most were live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnersTable {
+    /// Device.
+    pub device: Device,
+    /// Pool.
+    pub pool: Pool,
+    /// When, nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// By component, the largest first.
+    pub rows: Vec<MemoryRow>,
+    /// The sum.
+    pub total_bytes: u128,
+}
+
+/// Owners at the peak of the fullest pool, or of the driver's memory where there is none. `None` where they were not asked for.
+pub(super) fn owners(findings: &[&Finding]) -> Option<OwnersTable> {
+    let all = findings.iter().filter_map(|finding| Decomposition::of(finding)).filter(|found| found.peak_bytes > 0);
+    let found = all.max_by_key(|found| (!found.pool.is_base(), found.peak_bytes, Reverse(found.device)))?;
+    let mut bytes: BTreeMap<&str, u128> = BTreeMap::new();
+    for part in &found.parts {
+        *bytes.entry(part.component.as_str()).or_default() += u128::from(part.peak_bytes);
+    }
+    bytes.insert("from before the attach", found.peak_untracked_bytes.into());
+    let mut rows = Vec::new();
+    for (label, size_bytes) in bytes {
+        add(&mut rows, label.to_owned(), size_bytes, false);
+    }
+    rows.sort_by_key(|row| Reverse(row.size_bytes));
+    let total_bytes = rows.iter().map(|row| row.size_bytes).sum();
+    Some(OwnersTable { device: found.device, pool: found.pool, time_ns: found.peak_ns, rows, total_bytes })
 }
 
 /// The table of a failed request: bytes in use and cached of pools, and the driver's outside of pools.

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 pub use self::{
     checks::{Check, Checked, Topic},
     gate::{Failed, Gate},
-    memory::{MemoryRow, MemoryTable, When},
+    memory::{MemoryRow, MemoryTable, OwnersTable, When},
     oom::FailedRequest,
     places::{Detail, Place, Role},
     text::{Look, Piece, Tone, write},
@@ -29,7 +29,7 @@ pub enum Verdict {
     OutOfMemory,
     /// Blocks of one step after the other stay.
     Leak,
-    /// Live blocks of a place grow without end.
+    /// Live blocks of a place keep growing.
     Growing,
     /// Memory increased, and the evidence is too weak for a verdict.
     Undecided,
@@ -52,6 +52,10 @@ pub struct ProcessOverview {
     pub exit_ns: Option<u64>,
     /// The places behind the verdict, or those with the most memory; the largest first.
     pub places: Vec<Place>,
+    /// Why holders of the first place's blocks were not looked for, where that was wanted.
+    pub holders_not_looked_for: Option<String>,
+    /// Owners of the fullest pool's blocks, if they were asked for.
+    pub owners: Option<OwnersTable>,
     /// The last request that failed.
     pub failed_request: Option<FailedRequest>,
     /// The first advice of the most urgent card, if a problem was found.
@@ -125,7 +129,7 @@ impl ProcessOverview {
         let checks = checks::of(findings, end);
         let exit_ns = findings.iter().find_map(|finding| Span::of(finding)).map(|span| span.until_ns);
         let verdict = checks::verdict(&checks);
-        let places = places::of(verdict, findings);
+        let (places, holders_not_looked_for) = places::of(verdict, findings);
         let has_stacks = places.iter().any(|place| !place.stacks.is_empty());
         Some(Self {
             pid,
@@ -143,6 +147,8 @@ impl ProcessOverview {
             attached: helds(findings).any(|held| held.attached),
             has_stacks,
             places,
+            holders_not_looked_for,
+            owners: memory::owners(findings),
             checks,
             confidence: Confidence::after(end),
         })

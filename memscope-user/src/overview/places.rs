@@ -21,7 +21,7 @@ use crate::model::{Device, LiveGroups, LiveSum, Pool, Stacks};
 pub enum Role {
     /// It leaks.
     Leaks,
-    /// It grows without end.
+    /// It keeps growing.
     Grows,
     /// It increased.
     Undecided,
@@ -65,16 +65,18 @@ pub struct Place {
     pub held_by: Vec<String>,
 }
 
-/// Places for a verdict, the largest first, with what held their blocks.
-pub(super) fn of(verdict: Verdict, findings: &[&Finding]) -> Vec<Place> {
+/// Places for a verdict, the largest first, with what held their blocks; and why that was not looked for.
+pub(super) fn of(verdict: Verdict, findings: &[&Finding]) -> (Vec<Place>, Option<String>) {
     let held_by: Vec<&HeldBy> = findings.iter().filter_map(|finding| HeldBy::of(finding)).collect();
     let failed = verdict == Verdict::OutOfMemory;
     let mut places = behind(verdict, findings);
+    let key = |place: &Place| (place.device, place.pool, place.stacks, place.each_bytes);
     for place in &mut places {
-        let key = (place.device, place.pool, place.stacks, place.each_bytes);
-        place.held_by = held_by::short_lines(held_by.iter().copied(), key, failed);
+        place.held_by = held_by::short_lines(held_by.iter().copied(), key(place), failed);
     }
-    places
+    let why = places.first().and_then(|first| held_by::why_not(held_by.iter().copied(), key(first), failed));
+    let why = why.map(str::to_owned);
+    (places, why)
 }
 
 fn behind(verdict: Verdict, findings: &[&Finding]) -> Vec<Place> {

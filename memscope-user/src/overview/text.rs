@@ -2,8 +2,8 @@
 
 use super::checks::REQUESTS_FAILED;
 use super::{
-    Advised, Check, Checked, Detail, FailedRequest, MemoryTable, Overview, Place, ProcessOverview, Role, Topic,
-    Verdict, When,
+    Advised, Check, Checked, Detail, FailedRequest, MemoryRow, MemoryTable, Overview, OwnersTable, Place,
+    ProcessOverview, Role, Topic, Verdict, When,
 };
 use crate::analyses::ledger::Moment;
 use crate::analyses::oom::Cause;
@@ -25,6 +25,8 @@ const LEAST_ROOM: usize = 5;
 /// Further processes at most.
 const MAX_OTHERS: usize = 3;
 const BAR: usize = 18;
+/// Columns of labels in tables.
+const LABELS: usize = 34;
 
 /// How the screen looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,12 +146,21 @@ pub fn write(overview: &Overview, end: &RunEnd, title: &str, next: &[String], lo
     if let Some(failed) = failed {
         write_cause(&mut page, failed, first.advice.as_ref());
     }
+    if let Some(owners) = first.owners.as_ref().filter(|_| is_quiet(first.verdict)) {
+        write_owners(&mut page, owners, end);
+    }
     let mut rest = below_places(first, others, end, next, look, MAX_OTHERS);
-    if page.lines.len() + rows(&rest, look) + LEAST_ROOM > LINES {
+    let least = if is_quiet(first.verdict) { 0 } else { LEAST_ROOM };
+    if page.lines.len() + rows(&rest, look) + least > LINES {
         rest = below_places(first, others, end, next, look, 0);
     }
     let room = LINES.saturating_sub(page.lines.len() + rows(&rest, look));
     write_places(&mut page, first, room);
+    if let Some(why) = &first.holders_not_looked_for
+        && page.lines.len() + rows(&rest, look) < LINES
+    {
+        page.line(vec![(Tone::Faint, format!("     holders not looked for: {why}"))]);
+    }
     let is_written = |advice: &&Advised| failed.is_some() && advice.is_setting;
     if let Some(advice) = first.advice.as_ref().filter(|advice| !is_written(advice))
         && page.lines.len() + rows(&rest, look) < LINES
@@ -158,6 +169,11 @@ pub fn write(overview: &Overview, end: &RunEnd, title: &str, next: &[String], lo
     }
     page.lines.extend(rest);
     page.lines
+}
+
+/// Whether no place is found to be at fault.
+const fn is_quiet(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Undecided | Verdict::NothingFound | Verdict::NotJudged)
 }
 
 /// Lines of the terminal that these take.
@@ -326,8 +342,11 @@ fn write_cause(page: &mut Page, failed: &FailedRequest, advice: Option<&Advised>
         }
     };
     page.line(vec![(Tone::Title, "   CAUSE    ".to_owned()), (Tone::Plain, cause)]);
-    if let Some(UserFrame { at, function }) = user_frames::of(failed.stacks, 1).into_iter().next() {
-        page.line(vec![(Tone::Title, "   ASKED    ".to_owned()), (Tone::Plain, format!("{at}  {function}"))]);
+    // A helper that allocates is called from everywhere.
+    let frames: Vec<String> = user_frames::of(failed.stacks, 2).iter().map(frame_text).collect();
+    if !frames.is_empty() {
+        let asked = frames.join(if page.look.unicode { "  ←  " } else { "  <-  " });
+        page.line(vec![(Tone::Title, "   ASKED    ".to_owned()), (Tone::Plain, asked)]);
     }
     if let Some(Advised { text, .. }) = advice.filter(|advice| advice.is_setting) {
         page.line(vec![(Tone::Title, "   ADVICE   ".to_owned()), (Tone::Plain, text.clone())]);
@@ -343,11 +362,67 @@ fn hourly(bytes_per_second: f64) -> String {
     rounded((bytes_per_second * 3600.0) as u128)
 }
 
+/// Lines below the head of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lines {
+    frames: usize,
+    holders: usize,
+}
+
+/// User frames of a place: as many as a screen has, and as many helpers before them.
+fn frames_of(place: &Place) -> Vec<UserFrame> {
+    user_frames::of(place.stacks, 2 * FRAMES[0])
+}
+
+/// Innermost frames that another place has, too.
+fn helpers(own: &[UserFrame], places: &[Vec<UserFrame>]) -> usize {
+    let in_common = |other: &Vec<UserFrame>| own.iter().zip(other).take_while(|(one, other)| one == other).count();
+    let most = places.iter().filter(|other| other.as_slice() != own).map(in_common).max().unwrap_or(0);
+    if most < own.len() { most } else { 0 }
+}
+
+fn frame_text(UserFrame { at, function }: &UserFrame) -> String {
+    if function.is_empty() { at.clone() } else { format!("{at}  {function}") }
+}
+
+/// The places that are shown in `left` lines, and how much of each. Another place says more than another frame of the first, and a holder more
+/// than the second frame.
+fn plan(places: &[Place], left: usize) -> Vec<Lines> {
+    let mut left = left;
+    let mut plan: Vec<Lines> = Vec::new();
+    for number in 0..places.len().min(MAX_PLACES) {
+        let is_last = number + 1 == places.len();
+        // One line says that there are more.
+        if left.saturating_sub(usize::from(!is_last)) < 2 {
+            break;
+        }
+        left -= 2;
+        plan.push(Lines { frames: 1, holders: 0 });
+    }
+    if plan.len() < places.len() {
+        left = left.saturating_sub(1);
+    }
+    let rounds = |number: usize| if number == 0 { (FRAMES[0], HOLDERS[0]) } else { (FRAMES[1], HOLDERS[1]) };
+    for round in 1..=FRAMES[0].max(HOLDERS[0]) {
+        for (number, (lines, place)) in plan.iter_mut().zip(places).enumerate() {
+            let (frames, holders) = rounds(number);
+            if left > 0 && lines.holders < holders.min(place.held_by.len()).min(round) {
+                (lines.holders, left) = (lines.holders + 1, left - 1);
+            }
+            let has = frames_of(place).len().min(frames);
+            if left > 0 && lines.frames < has.min(1 + round) {
+                (lines.frames, left) = (lines.frames + 1, left - 1);
+            }
+        }
+    }
+    plan
+}
+
 /// Writes places, in no more than `room` lines.
 fn write_places(page: &mut Page, process: &ProcessOverview, room: usize) {
     let holds = process.places.first().is_some_and(|place| place.role == Role::Holds);
     let title = if holds && process.verdict != Verdict::OutOfMemory { Some(" HELD THE MOST") } else { None };
-    let mut left = room.saturating_sub(1 + usize::from(title.is_some()));
+    let left = room.saturating_sub(1 + usize::from(title.is_some()));
     if process.places.is_empty() || left < 2 {
         return;
     }
@@ -355,25 +430,16 @@ fn write_places(page: &mut Page, process: &ProcessOverview, room: usize) {
     if let Some(title) = title {
         page.line(vec![(Tone::Title, title.to_owned())]);
     }
-    let shown = process.places.iter().take(MAX_PLACES);
-    // Another place says more than another frame of the first.
-    let all_lines: usize = shown.clone().map(|place| 1 + user_frames::of(place.stacks, 1).len().max(1)).sum();
-    let frames = if all_lines + FRAMES[0] > left + 1 { [1, 1] } else { FRAMES };
-    let mut written = 0;
-    for (number, place) in shown.enumerate() {
-        let frames = user_frames::of(place.stacks, frames[number.min(1)]);
-        let lines = 1 + frames.len().max(1);
-        let is_last = number + 1 == process.places.len();
-        let left_for_it = left.saturating_sub(usize::from(!is_last));
-        if lines > left_for_it {
-            break;
-        }
-        write_place(page, number + 1, place, &frames);
-        let held_by = place.held_by.iter().take(HOLDERS[number.min(1)].min(left_for_it - lines));
-        left -= lines + held_by.len();
-        held_by.for_each(|line| page.plain(format!("     {line}")));
-        written += 1;
+    let plan = plan(&process.places, left);
+    let shown: Vec<Vec<UserFrame>> = process.places.iter().take(plan.len()).map(frames_of).collect();
+    for (number, (place, Lines { frames, holders })) in process.places.iter().zip(&plan).enumerate() {
+        let own = &shown[number];
+        // With one line each, frames that several places have do not name one.
+        let first = if *frames == 1 { helpers(own, &shown) } else { 0 };
+        write_place(page, number + 1, place, own.get(first..).unwrap_or(own).get(..*frames).unwrap_or(own));
+        place.held_by.iter().take(*holders).for_each(|line| page.plain(format!("     {line}")));
     }
+    let written = plan.len();
     let more = process.places.len() - written;
     if more > 0 {
         page.line(vec![(Tone::Faint, format!("   … {} (-v)", counted(more as u64, "more place")))]);
@@ -399,8 +465,8 @@ fn write_place(page: &mut Page, number: usize, place: &Place, frames: &[UserFram
         Detail::None => format!("{live}  {share}  {}", page.bar(place.share)),
     };
     page.line(vec![(Tone::Title, format!(" #{number}  ")), (Tone::Plain, text)]);
-    for UserFrame { at, function } in frames {
-        page.plain(format!("     {at}  {function}"));
+    for frame in frames {
+        page.plain(format!("     {}", frame_text(frame)));
     }
     if frames.is_empty() {
         let what = match place.each_bytes {
@@ -411,9 +477,34 @@ fn write_place(page: &mut Page, number: usize, place: &Place, frames: &[UserFram
     }
 }
 
+/// Writes who owned the blocks of a pool at its peak.
+fn write_owners(page: &mut Page, table: &OwnersTable, end: &RunEnd) {
+    /// Rows at most, the rest in one.
+    const ROWS: usize = 6;
+    page.blank();
+    let at = seconds(table.time_ns.saturating_sub(end.start_ns));
+    let title = format!(" OWNERS AT THE PEAK OF THE {} ({at}), {}", table.pool.title(), device_word(table.device));
+    page.line(vec![(Tone::Title, title)]);
+    let shown = if table.rows.len() > ROWS { ROWS - 1 } else { ROWS };
+    table.rows.iter().take(shown).for_each(|row| write_row(page, row, table.total_bytes));
+    let rest = &table.rows[shown.min(table.rows.len())..];
+    if !rest.is_empty() {
+        let size_bytes = rest.iter().map(|row| row.size_bytes).sum();
+        let label = format!("{} more owners (-v)", rest.len());
+        write_row(page, &MemoryRow { label, size_bytes, is_part: false }, table.total_bytes);
+    }
+    page.plain(format!("{:<LABELS$}{:>11}", "   = all", rounded(table.total_bytes)));
+}
+
+/// Writes a row, with its share of the whole.
+fn write_row(page: &mut Page, row: &MemoryRow, total_bytes: u128) {
+    let label = format!("{}{}", if row.is_part { "     " } else { "   " }, row.label);
+    let share = row.size_bytes as f64 / total_bytes.max(1) as f64;
+    let (size, percent) = (rounded(row.size_bytes), share * 100.0);
+    page.plain(format!("{label:<LABELS$}{size:>11} {percent:5.1} %  {}", page.bar(share)));
+}
+
 fn write_memory(page: &mut Page, table: &MemoryTable, end: &RunEnd) {
-    /// Columns of the labels.
-    const LABELS: usize = 34;
     page.blank();
     let at = seconds(table.time_ns.saturating_sub(end.start_ns));
     let title = match table.when {
@@ -423,15 +514,8 @@ fn write_memory(page: &mut Page, table: &MemoryTable, end: &RunEnd) {
         When::At(Moment::Now) => " MEMORY NOW".to_owned(),
     };
     page.line(vec![(Tone::Title, format!("{title}, {}", device_word(table.device)))]);
-    let share = |bytes: u128| bytes as f64 / table.total_bytes.max(1) as f64;
     for row in &table.rows {
-        let label = format!("{}{}", if row.is_part { "     " } else { "   " }, row.label);
-        let percent = share(row.size_bytes) * 100.0;
-        page.plain(format!(
-            "{label:<LABELS$}{:>11} {percent:5.1} %  {}",
-            rounded(row.size_bytes),
-            page.bar(share(row.size_bytes))
-        ));
+        write_row(page, row, table.total_bytes);
     }
     if table.rows.iter().filter(|row| !row.is_part).count() > 1 {
         page.plain(format!("{:<LABELS$}{:>11}", "   = all", rounded(table.total_bytes)));

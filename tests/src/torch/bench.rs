@@ -75,12 +75,18 @@ impl Program {
         (run, truth)
     }
 
-    /// Runs it under the tracer; gives the folder where it wrote what it knows.
+    /// Runs it under the tracer, with findings as JSON; gives the folder where it wrote what it knows.
     #[must_use]
     pub fn traced_with(&self, options: &[&str]) -> (Run, PathBuf) {
+        self.traced_as(&[&["--json"], options].concat())
+    }
+
+    /// The same with these options alone.
+    #[must_use]
+    pub fn traced_as(&self, options: &[&str]) -> (Run, PathBuf) {
         let arguments = self.command_line();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let mut tracer = Tracer::run_program(python(), &arguments).option("--json").options(options);
+        let mut tracer = Tracer::run_program(python(), &arguments).options(options);
         let truth = tracer.folder().join("truth");
         std::fs::create_dir(&truth).expect("folder for the truth");
         for (key, value) in self.variables(&truth) {

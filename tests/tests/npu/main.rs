@@ -105,4 +105,5 @@ mod requests;
 mod scripts;
 mod snapshots;
 mod stacks;
+mod tasks;
 mod verdicts;

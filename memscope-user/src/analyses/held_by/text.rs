@@ -64,15 +64,27 @@ pub(crate) fn lines<'a>(
     }
 }
 
-/// The same for a narrow screen: `(38 of 40)`.
+/// The same for a narrow screen: `(38 of 40)`, and nothing where [`why_not`] has an answer.
 pub(crate) fn short_lines<'a>(
     found: impl Iterator<Item = &'a HeldBy> + Clone,
     key: PlaceKey,
     at_failure: bool,
 ) -> Vec<String> {
-    match place_of(found.clone(), key, at_failure) {
+    match place_of(found, key, at_failure) {
         Some((_, Some(place))) => lines_of(place, &Counts::short(place)),
-        _ => lines(found, key, at_failure),
+        _ => Vec::new(),
+    }
+}
+
+/// Why holders of a place were not looked for, if that was wanted.
+pub(crate) fn why_not<'a>(
+    found: impl Iterator<Item = &'a HeldBy> + Clone,
+    key: PlaceKey,
+    at_failure: bool,
+) -> Option<&'a str> {
+    match place_of(found, key, at_failure) {
+        Some((HeldBy { not_looked_for: Some(why), .. }, None)) => Some(why),
+        _ => None,
     }
 }
 
@@ -213,7 +225,7 @@ mod tests {
         let none = HeldPlace { unknown_blocks: 40, ..place(512, 40, &[]) };
         assert_eq!(of(&found(vec![none])), ["still held by: not found  (40 blocks)"]);
         let unseen = HeldBy { not_looked_for: Some("not CPython".to_owned()), ..found(Vec::new()) };
-        assert_eq!(of(&unseen), ["still held by: not looked for: not CPython"]);
+        assert_eq!((of(&unseen), why_not([&unseen].into_iter(), key, false)), (Vec::new(), Some("not CPython")));
     }
 
     /// Without a holder the line says which case it is.

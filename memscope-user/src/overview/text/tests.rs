@@ -18,6 +18,9 @@ const GROWTH_PAGES: [&str; 2] =
 const OUT_OF_MEMORY_PAGES: [&str; 2] =
     [include_str!("../../../../docs/out-of-memory.md"), include_str!("../../../../docs/zh/out-of-memory.md")];
 
+const TRAINING_PAGES: [&str; 2] =
+    [include_str!("../../../../docs/training-memory.md"), include_str!("../../../../docs/zh/training-memory.md")];
+
 /// Whether each page shows this screen, or this part of one.
 fn in_pages(shown: &str, pages: &[&str]) -> bool {
     pages.iter().all(|page| page.contains(shown.trim_matches('\n')))
@@ -366,4 +369,49 @@ fn advice_of_the_cards() {
     let in_force = screen(&[oom(32 << 20, 2 << 20), Settings { pid: 7, settings: vec![setting] }.into()]);
     assert!(!in_force.contains("ADVICE") && !in_force.contains("TRY"), "{in_force}");
     assert!(!screen(&[growth(Vec::new(), Vec::new())]).contains("TRY"));
+}
+
+/// Who owned the blocks at the peak: the largest first, the rest in one row. 32 + 16 + 16 + 8 + 5 + 2 + 1 = 80.
+#[test]
+fn owners_at_the_peak() {
+    let row = |(label, mib): (&str, u128)| MemoryRow { label: label.to_owned(), size_bytes: mib << 20, is_part: false };
+    let all = [
+        ("optimizer_state", 32),
+        ("weight", 16),
+        ("gradient", 16),
+        ("activation", 8),
+        ("input", 5),
+        ("temporary", 2),
+        ("unknown", 1),
+    ];
+    let table = OwnersTable {
+        device: NPU0,
+        pool: pools::PTA,
+        time_ns: 8_000_000_000,
+        rows: all.map(row).into(),
+        total_bytes: 80 << 20,
+    };
+    let mut page = Page { look: Look::default(), lines: Vec::new() };
+    write_owners(&mut page, &table, &RunEnd::default());
+    let text: String = page.lines.iter().flatten().map(|piece| piece.text.as_str()).collect::<Vec<_>>().join("\n");
+    let expected = " OWNERS AT THE PEAK OF THE PyTorch pool (8.0 s), npu:0
+   optimizer_state                  32.00 MiB  40.0 %  ███████
+   weight                           16.00 MiB  20.0 %  ████
+   gradient                         16.00 MiB  20.0 %  ████
+   activation                        8.00 MiB  10.0 %  ██
+   input                             5.00 MiB   6.2 %  █
+   2 more owners (-v)                3.00 MiB   3.8 %  █
+   = all                            80.00 MiB";
+    assert_eq!(text, expected);
+    assert!(in_pages(expected, &TRAINING_PAGES));
+}
+
+/// A helper that two places share names neither: the frame behind it does. What all frames of a place share with another is kept.
+#[test]
+fn helpers_are_passed_over() {
+    let frame = |at: &str| UserFrame { at: at.to_owned(), function: "f".to_owned() };
+    let frames = |all: &[&str]| all.iter().map(|at| frame(at)).collect::<Vec<_>>();
+    let places = [frames(&["h:1", "a:2"]), frames(&["h:1", "b:3"]), frames(&["c:4"]), frames(&["h:1"])];
+    let found: Vec<usize> = places.iter().map(|own| helpers(own, &places)).collect();
+    assert_eq!(found, [1, 1, 0, 0]);
 }
