@@ -93,7 +93,7 @@ kinds! {
     Fluctuation(fluctuation::Fluctuation) = "fluctuation";
     /// When the program worked, if its exit was seen.
     Span(judged::Span) = "span";
-    /// What grows without end.
+    /// What keeps growing.
     Growth(growth::Growth) = "growth";
     /// Blocks held longer than they were used.
     Inefficient(inefficient::Inefficient) = "inefficient", asked as inefficient::QUESTION;

@@ -27,7 +27,7 @@ pub enum Rule {
     StepLeak,
     /// The largest workspace becomes larger.
     WorkspaceGrowth,
-    /// A place grows without end.
+    /// A place keeps growing.
     Growth,
     /// Blocks are kept, and do not become more.
     CacheNotLeak,
@@ -104,7 +104,7 @@ impl Rule {
             Self::SleepKeeps => "Memory stays while the server sleeps",
             Self::StepLeak => "Each step leaves blocks behind",
             Self::WorkspaceGrowth => "The largest workspace becomes larger",
-            Self::Growth => "A place grows without end",
+            Self::Growth => "A place keeps growing",
             Self::CacheNotLeak => "Kept, and no longer growing: a cache",
             Self::KvCacheLarge => "The KV cache leaves little for the rest",
             Self::HcclBuffers => "Communicators hold buffers",

@@ -71,7 +71,7 @@ pub enum NotJudged {
     TooShort,
 }
 
-/// Live blocks of a site that became more in the judged time, and are not judged to grow without end.
+/// Live blocks of a site that became more in the judged time, and are not judged to keep growing.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Increase {
     /// The site.
@@ -89,7 +89,7 @@ pub struct Increase {
     pub owners: Vec<OwnerSum>,
 }
 
-/// What grows without end in one process on one device.
+/// What keeps growing in one process on one device.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Growth {
     /// Process.

@@ -1,4 +1,4 @@
-//! What grows without end? For programs that mark no steps: servers.
+//! What keeps growing? For programs that mark no steps: servers.
 //!
 //! Blocks are grouped by origin ([`Site`]): the call stacks of their allocation, or their size where there are none.
 //! The number of live blocks of each site is followed over time, and judged at the end. A site is reported, with the

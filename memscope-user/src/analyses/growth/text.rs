@@ -1,4 +1,4 @@
-//! What grows without end.
+//! What keeps growing.
 
 use std::io::{self, Write};
 
@@ -41,12 +41,12 @@ pub(super) fn write(
         );
     }
     if sites.is_empty() {
-        writeln!(out, "Nothing grew without end on device {device} in {seconds} s, {span}")?;
+        writeln!(out, "Nothing keeps growing on device {device} in {seconds} s, {span}")?;
         return write_besides(growth, out);
     }
     writeln!(
         out,
-        "Grows without end on device {device} ({seconds} s looked at, {span}; blocks that stay become more all the time):"
+        "Keeps growing on device {device} ({seconds} s looked at, {span}; the number of blocks that stay keeps rising):"
     )?;
     for site in sites.iter().take(lines) {
         write_site(site, out)?;
@@ -113,7 +113,7 @@ fn write_site(found: &GrowingSite, out: &mut dyn Write) -> io::Result<()> {
     let lows: Vec<String> = low_blocks.iter().map(u64::to_string).collect();
     writeln!(
         out,
-        "    {} live, {}; never fewer than {} in the six parts of the time; {} allocations",
+        "    {} live, {}; least in each sixth of the time: {}; {} allocations",
         counted(*blocks, "block"),
         size(*size_bytes),
         lows.join(", "),
@@ -214,9 +214,9 @@ mod tests {
             confidence: Confidence::Doubtful,
         };
         let expected = "\
-Grows without end on device 3 (120 s looked at, from 0.5s to 120.9s; blocks that stay become more all the time):
+Keeps growing on device 3 (120 s looked at, from 0.5s to 120.9s; the number of blocks that stay keeps rising):
   Pytorch Caching memory pool: 1.76 GiB (1887436800 bytes) an hour (0.500 blocks a second)
-    40 blocks live, 40.00 MiB (41943040 bytes); never fewer than 0, 8, 16, 24, 32, 38 in the six parts of the time; 4000 allocations
+    40 blocks live, 40.00 MiB (41943040 bytes); least in each sixth of the time: 0, 8, 16, 24, 32, 38; 4000 allocations
     by age, in quarters of the time: 10 youngest, 10, 10, 10 oldest
     owners: 30 blocks PTA@cache, 8 blocks PTA@kv, 1 block PTA@a, and of 1 more owner (see --json)
       cache.py(7): put
@@ -232,7 +232,7 @@ Grows without end on device 3 (120 s looked at, from 0.5s to 120.9s; blocks that
         assert!(text(&growth, true, 1).contains("  … and 2 more (see --json)\n"));
         let none = Growth { sites: Vec::new(), ..growth };
         let expected = "\
-Nothing grew without end on device 3 in 120 s, from 0.5s to 120.9s
+Nothing keeps growing on device 3 in 120 s, from 0.5s to 120.9s
   Undecided: 3 blocks more, 3.00 MiB (3145728 bytes); 9 live, by age: 9 youngest, 0, 0, 0 oldest
       cache.py(7): put
       serve.py(1): \\u{1b}[31mred

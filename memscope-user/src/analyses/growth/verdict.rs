@@ -72,7 +72,7 @@ pub(super) fn replaces(older_frees: [u64; 2], rises: [u64; 2]) -> bool {
     older_frees.iter().zip(rises).all(|(older_frees, rise)| 2 * older_frees >= rise.max(1))
 }
 
-/// Whether a level with these lows grows without end.
+/// Whether a level with these lows keeps growing.
 #[expect(clippy::cast_precision_loss, reason = "counts of blocks are far below 2^52")]
 pub(super) fn grows(lows: &[u64]) -> bool {
     let Some(parts) = parts(lows) else { return false };
