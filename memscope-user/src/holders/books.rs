@@ -122,9 +122,13 @@ pub(super) fn read(source: &dyn Source, parent: Option<&dyn Source>, budget: Boo
     }
     let begin = Instant::now();
     let mut passes = 0;
+    let mut renewed: Option<Box<dyn Source>> = None;
     loop {
         passes += 1;
-        let read = pass(source, parent, budget);
+        let read = pass(renewed.as_deref().unwrap_or(source), parent, budget);
+        if renewed.is_some() && !source.is_same() {
+            return Err(NotRead::Gone);
+        }
         let is_sure = match &read {
             Ok(books) => books.unsure.is_empty(),
             // Blocks that come and go all the while may not be recognised.
@@ -134,6 +138,7 @@ pub(super) fn read(source: &dyn Source, parent: Option<&dyn Source>, budget: Boo
             let time_ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
             return read.map(|books| Books { effort: Effort { time_ns, ..books.effort }, ..books });
         }
+        renewed = source.renewed();
     }
 }
 

@@ -246,6 +246,11 @@ impl Source for Process {
         });
         is_readable && process::is_alive(self.pid) && process::start_ticks(self.pid) == self.started
     }
+
+    fn renewed(&self) -> Option<Box<dyn Source>> {
+        let now = Self::open(self.pid).ok().filter(|now| now.started == self.started)?;
+        Some(Box::new(now))
+    }
 }
 
 impl Presence {

@@ -87,8 +87,12 @@ pub enum Refused {
 pub(super) fn look(source: &dyn Source, question: &Question) -> Result<Holders, Refused> {
     let begin = Instant::now();
     let mut best: Option<(Sum, Holders)> = None;
+    let mut renewed: Option<Box<dyn Source>> = None;
     for _ in 0..PASSES {
-        let found = look_once(source, question, begin)?;
+        let found = look_once(renewed.as_deref().unwrap_or(source), question, begin)?;
+        if renewed.is_some() && !source.is_same() {
+            return Err(Refused::Gone);
+        }
         let open = open(&found);
         let is_done = !is_much(open, found.asked) || begin.elapsed() >= AGAIN_WITHIN;
         if best.as_ref().is_none_or(|(least, _)| open.blocks < least.blocks) {
@@ -97,6 +101,7 @@ pub(super) fn look(source: &dyn Source, question: &Question) -> Result<Holders, 
         if is_done {
             break;
         }
+        renewed = source.renewed();
     }
     let (_, mut found) = best.ok_or(Refused::Gone)?;
     found.effort.time_ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);

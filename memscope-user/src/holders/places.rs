@@ -98,7 +98,11 @@ pub(super) fn look(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budg
     let mut found = look_once(source, places, budget)?;
     // Items of a growing list may have moved meanwhile.
     if found.places.iter().any(is_open) && begin.elapsed() * 4 < budget.scan {
-        let again = look_once(source, places, budget)?;
+        let renewed = source.renewed();
+        let again = look_once(renewed.as_deref().unwrap_or(source), places, budget)?;
+        if renewed.is_some() && !source.is_same() {
+            return Err(NotLooked::Gone);
+        }
         for (place, again) in found.places.iter_mut().zip(again.places) {
             if is_open(place) && !is_open(&again) {
                 *place = again;

@@ -380,6 +380,53 @@ mod tests {
         assert_eq!(found.places[0].holders, [("__main__.cache['k'][*]".to_owned(), true)]);
     }
 
+    /// A program with mappings from before it has made its objects.
+    #[derive(Debug)]
+    struct Old(Image);
+
+    impl Source for Old {
+        fn mappings(&self) -> &[Mapping] {
+            self.0.mappings()
+        }
+
+        fn read(&self, address: u64, to: &mut [u8]) -> usize {
+            self.0.read(address, to)
+        }
+
+        fn presence(&self, mapping: &Mapping) -> Presence {
+            self.0.presence(mapping)
+        }
+
+        fn symbols(&self, mapping: &Mapping) -> Option<Symbols> {
+            self.0.symbols(mapping)
+        }
+
+        fn threads(&self) -> Vec<Thread> {
+            self.0.threads()
+        }
+
+        fn is_same(&self) -> bool {
+            true
+        }
+
+        fn renewed(&self) -> Option<Box<dyn Source>> {
+            Some(Box::new(program().0.image))
+        }
+    }
+
+    /// The second pass has the mappings of its own time: heaps grow.
+    #[test]
+    fn mappings_are_read_again() {
+        let (_, blocks) = program();
+        let source = Old(Sample::new().image);
+        let found = places::look(&source, &[place(&blocks[..2])], budget()).expect("an answer");
+        assert_eq!(found.places[0].holders, [("__main__.cache['k'][*]".to_owned(), true)]);
+        let asked = Asked { address: blocks[0], size_bytes: Some(512), allocated_at: None };
+        let question = Question { which: Which::These(vec![asked]), paths: 1, keys: true };
+        let found = look::look(&source, &question).expect("an answer");
+        assert_eq!(found.groups[0].held_by[0].path, "__main__.cache['k'][0]");
+    }
+
     fn budget() -> Budget {
         let time = std::time::Duration::from_secs(60);
         Budget { scan: time, search: time, pointers: 1 << 20, keys: true }

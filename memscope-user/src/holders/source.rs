@@ -111,4 +111,9 @@ pub(super) trait Source: Sync + Debug {
 
     /// Whether it is still the process that it was: neither ended nor another program by now.
     fn is_same(&self) -> bool;
+
+    /// The same process with its mappings as they are now: heaps grow, and what lies behind their old end is not read.
+    fn renewed(&self) -> Option<Box<dyn Source>> {
+        None
+    }
 }
