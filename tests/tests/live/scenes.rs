@@ -198,8 +198,8 @@ fn a_server_that_ends_in_a_burst() {
     let capture = run.folder.capture();
     let words = |options: &[&str]| -> Vec<String> {
         let text = Tracer::replay(&capture).options(options).succeed().stdout;
-        let lines = text.lines().skip_while(|line| !line.starts_with("Grows without end on device 0"));
-        let section = lines.take_while(|line| line.starts_with("Grows") || line.starts_with(' '));
+        let lines = text.lines().skip_while(|line| !line.starts_with("Keeps growing on device 0"));
+        let section = lines.take_while(|line| line.starts_with("Keeps") || line.starts_with(' '));
         section.map(str::to_owned).collect()
     };
     let whole = words(&["--analysis=leaks"]);
