@@ -155,8 +155,9 @@ pub fn write(overview: &Overview, end: &RunEnd, title: &str, next: &[String], lo
         rest = below_places(first, others, end, next, look, 0);
     }
     let room = LINES.saturating_sub(page.lines.len() + rows(&rest, look));
-    write_places(&mut page, first, room);
+    let is_shown = write_places(&mut page, first, room);
     if let Some(why) = &first.holders_not_looked_for
+        && is_shown
         && page.lines.len() + rows(&rest, look) < LINES
     {
         page.line(vec![(Tone::Faint, format!("     holders not looked for: {why}"))]);
@@ -418,13 +419,13 @@ fn plan(places: &[Place], left: usize) -> Vec<Lines> {
     plan
 }
 
-/// Writes places, in no more than `room` lines.
-fn write_places(page: &mut Page, process: &ProcessOverview, room: usize) {
+/// Writes places, in no more than `room` lines. Whether there was room for one.
+fn write_places(page: &mut Page, process: &ProcessOverview, room: usize) -> bool {
     let holds = process.places.first().is_some_and(|place| place.role == Role::Holds);
     let title = if holds && process.verdict != Verdict::OutOfMemory { Some(" HELD THE MOST") } else { None };
     let left = room.saturating_sub(1 + usize::from(title.is_some()));
     if process.places.is_empty() || left < 2 {
-        return;
+        return false;
     }
     page.blank();
     if let Some(title) = title {
@@ -444,6 +445,7 @@ fn write_places(page: &mut Page, process: &ProcessOverview, room: usize) {
     if more > 0 {
         page.line(vec![(Tone::Faint, format!("   … {} (-v)", counted(more as u64, "more place")))]);
     }
+    true
 }
 
 fn write_place(page: &mut Page, number: usize, place: &Place, frames: &[UserFrame]) {
