@@ -335,9 +335,9 @@ impl Process {
         let space = free_space(self.space.figures(place));
         let sums = self.space.memory.pools().find(|(device, pool, _)| (*device, *pool) == place);
         let outside = sums.map_or(0, |(.., sums)| sums.handed.size_bytes - sums.inside - sums.nested);
-        let mostly_empty = |held: &&Held| held.used_bytes > 0 && held.used_bytes < held.size_bytes() - held.used_bytes;
+        let mostly_empty = |held: &&Held| held.used_bytes > 0 && held.used_bytes < held.free_bytes();
         let mut spans: Vec<&Held> = self.space.spans(place).filter(mostly_empty).collect();
-        spans.sort_by_key(|held| Reverse(held.size_bytes() - held.used_bytes));
+        spans.sort_by_key(|held| Reverse(held.free_bytes()));
         FreeSpaceMoment {
             time_ns,
             space,

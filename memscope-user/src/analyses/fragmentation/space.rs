@@ -34,6 +34,11 @@ impl Held {
     pub(super) const fn size_bytes(&self) -> u64 {
         self.span.place.end - self.span.place.start
     }
+
+    /// Not handed out. Blocks of a damaged input lie on each other, and have more bytes than there are.
+    pub(super) const fn free_bytes(&self) -> u64 {
+        self.size_bytes().saturating_sub(self.used_bytes)
+    }
 }
 
 /// Sums of one pool.
@@ -141,7 +146,7 @@ impl Space {
 
     fn hand_out(&mut self, place: Range<u64>) -> Option<Place> {
         let held = self.spans.range_mut(..=place.start).next_back()?.1;
-        held.used_bytes += place.end - place.start;
+        held.used_bytes = held.used_bytes.saturating_add(place.end - place.start);
         let of = (held.span.device, held.span.pool);
         self.pools.entry(of).or_default().used_bytes += u128::from(place.end - place.start);
         self.remove_free(&place);
@@ -150,7 +155,7 @@ impl Space {
 
     fn take_back(&mut self, place: Range<u64>) -> Option<Place> {
         let held = self.spans.range_mut(..=place.start).next_back()?.1;
-        held.used_bytes -= place.end - place.start;
+        held.used_bytes = held.used_bytes.saturating_sub(place.end - place.start);
         let of = (held.span.device, held.span.pool);
         self.pools.entry(of).or_default().used_bytes -= u128::from(place.end - place.start);
         self.add_free(place);

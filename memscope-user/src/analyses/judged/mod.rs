@@ -2,7 +2,7 @@
 //!
 //! - A program that ends in order frees the memory it held until then: Python empties its modules, a framework its
 //!   pools. Those frees say nothing about its work. Analyses inside of [`Judged`] see them as
-//!   [`FreeCause::Exit`](crate::model::FreeCause::Exit) (`tail`).
+//!   [`FreeCause::Exit`] (`tail`).
 //! - In leaks each byte counts once: a driver block that is a pool's segment contains that pool's blocks. As soon as it
 //!   is known to be one, these analyses see its end (`segments`).
 //! - Others see all blocks: up to the exit alone, or with the exit's frees marked (`readers`).
