@@ -292,7 +292,9 @@ fn search_lists(
         return false;
     }
     graph.forget();
-    graph.read_lists(&objects);
+    if !graph.read_lists(&objects) {
+        return false;
+    }
     let mut again = Vec::new();
     for at in open {
         if Instant::now() < until {

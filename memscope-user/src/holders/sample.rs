@@ -305,18 +305,24 @@ mod tests {
         }
     }
 
+    /// The program with its list's items elsewhere, the program as it is, and its blocks.
+    fn moved() -> ([Image; 2], Vec<u64>) {
+        let [(mut moved, blocks), (whole, _)] = [program(), program()];
+        // A count, items, and room for them.
+        let words = moved.image.words();
+        let mut places = (0..words).filter_map(|at| moved.image.place(at));
+        let is_list = |place: &u64| [0, 16].map(|at| moved.image_word(place + at)) == [2, 4];
+        let list = places.find(is_list).expect("the list");
+        moved.image.put(list + 8, DEVICE);
+        ([moved.image, whole.image], blocks)
+    }
+
     /// The first pass meets a list with its items elsewhere, and finds no way from two tensors to the list.
     #[test]
     fn items_that_move_are_looked_at_again() {
         let changing = || {
-            let [(mut moved, blocks), (whole, _)] = [program(), program()];
-            // A count, items, and room for them.
-            let words = moved.image.words();
-            let mut places = (0..words).filter_map(|at| moved.image.place(at));
-            let is_list = |place: &u64| [0, 16].map(|at| moved.image_word(place + at)) == [2, 4];
-            let list = places.find(is_list).expect("the list");
-            moved.image.put(list + 8, DEVICE);
-            (Changing { states: [moved.image, whole.image], passes: 0.into() }, blocks)
+            let (states, blocks) = moved();
+            (Changing { states, passes: 0.into() }, blocks)
         };
         let (source, blocks) = changing();
         let asked =
@@ -332,21 +338,23 @@ mod tests {
         assert_eq!(source.passes.into_inner(), 2);
     }
 
-    /// A list that grows faster than a pass takes: each pass over memory, which reads more than a page at a time, sees its items elsewhere.
+    /// A program that a pass, which reads more than a page at a time, sees in another state, or with mappings from before.
     #[derive(Debug)]
-    struct Growing {
-        in_passes: Image,
+    struct Late {
+        in_passes: Option<Image>,
         at_once: Image,
+        /// What it is with its mappings read again.
+        renewed: Option<fn() -> Image>,
     }
 
-    impl Source for Growing {
+    impl Source for Late {
         fn mappings(&self) -> &[Mapping] {
             self.at_once.mappings()
         }
 
         fn read(&self, address: u64, to: &mut [u8]) -> usize {
-            let image = if to.len() > PAGE as usize { &self.in_passes } else { &self.at_once };
-            image.read(address, to)
+            let in_passes = self.in_passes.as_ref().filter(|_| to.len() > PAGE as usize);
+            in_passes.unwrap_or(&self.at_once).read(address, to)
         }
 
         fn presence(&self, mapping: &Mapping) -> Presence {
@@ -364,61 +372,26 @@ mod tests {
         fn is_same(&self) -> bool {
             true
         }
-    }
-
-    /// No pass finds the items at their list; reading the list and its items at once does.
-    #[test]
-    fn items_that_move_faster_than_a_pass_are_found() {
-        let [(mut moved, blocks), (whole, _)] = [program(), program()];
-        let words = moved.image.words();
-        let mut places = (0..words).filter_map(|at| moved.image.place(at));
-        let is_list = |place: &u64| [0, 16].map(|at| moved.image_word(place + at)) == [2, 4];
-        let list = places.find(is_list).expect("the list");
-        moved.image.put(list + 8, DEVICE);
-        let source = Growing { in_passes: moved.image, at_once: whole.image };
-        let found = places::look(&source, &[place(&blocks[..2])], budget()).expect("an answer");
-        assert_eq!(found.places[0].holders, [("__main__.cache['k'][*]".to_owned(), true)]);
-    }
-
-    /// A program with mappings from before it has made its objects.
-    #[derive(Debug)]
-    struct Old(Image);
-
-    impl Source for Old {
-        fn mappings(&self) -> &[Mapping] {
-            self.0.mappings()
-        }
-
-        fn read(&self, address: u64, to: &mut [u8]) -> usize {
-            self.0.read(address, to)
-        }
-
-        fn presence(&self, mapping: &Mapping) -> Presence {
-            self.0.presence(mapping)
-        }
-
-        fn symbols(&self, mapping: &Mapping) -> Option<Symbols> {
-            self.0.symbols(mapping)
-        }
-
-        fn threads(&self) -> Vec<Thread> {
-            self.0.threads()
-        }
-
-        fn is_same(&self) -> bool {
-            true
-        }
 
         fn renewed(&self) -> Option<Box<dyn Source>> {
-            Some(Box::new(program().0.image))
+            Some(Box::new(self.renewed?()))
         }
+    }
+
+    /// A list that grows faster than a pass takes: no pass finds the items at their list; reading the list and its items at once does.
+    #[test]
+    fn items_that_move_faster_than_a_pass_are_found() {
+        let ([in_passes, at_once], blocks) = moved();
+        let source = Late { in_passes: Some(in_passes), at_once, renewed: None };
+        let found = places::look(&source, &[place(&blocks[..2])], budget()).expect("an answer");
+        assert_eq!(found.places[0].holders, [("__main__.cache['k'][*]".to_owned(), true)]);
     }
 
     /// The second pass has the mappings of its own time: heaps grow.
     #[test]
     fn mappings_are_read_again() {
         let (_, blocks) = program();
-        let source = Old(Sample::new().image);
+        let source = Late { in_passes: None, at_once: Sample::new().image, renewed: Some(|| program().0.image) };
         let found = places::look(&source, &[place(&blocks[..2])], budget()).expect("an answer");
         assert_eq!(found.places[0].holders, [("__main__.cache['k'][*]".to_owned(), true)]);
         let asked = Asked { address: blocks[0], size_bytes: Some(512), allocated_at: None };

@@ -386,13 +386,13 @@ fn frame_text(UserFrame { at, function }: &UserFrame) -> String {
     if function.is_empty() { at.clone() } else { format!("{at}  {function}") }
 }
 
-/// The places that are shown in `left` lines, and how much of each. Another place says more than another frame of the first, and a holder more
-/// than the second frame.
-fn plan(places: &[Place], left: usize) -> Vec<Lines> {
+/// Of `count` places those that are shown in `left` lines, and how much of what each of them `has`. Another place says more than another frame
+/// of the first, and a holder more than the second frame.
+fn plan(has: &[Lines], count: usize, left: usize) -> Vec<Lines> {
     let mut left = left;
     let mut plan: Vec<Lines> = Vec::new();
-    for number in 0..places.len().min(MAX_PLACES) {
-        let is_last = number + 1 == places.len();
+    for number in 0..has.len() {
+        let is_last = number + 1 == count;
         // One line says that there are more.
         if left.saturating_sub(usize::from(!is_last)) < 2 {
             break;
@@ -400,18 +400,15 @@ fn plan(places: &[Place], left: usize) -> Vec<Lines> {
         left -= 2;
         plan.push(Lines { frames: 1, holders: 0 });
     }
-    if plan.len() < places.len() {
+    if plan.len() < count {
         left = left.saturating_sub(1);
     }
-    let rounds = |number: usize| if number == 0 { (FRAMES[0], HOLDERS[0]) } else { (FRAMES[1], HOLDERS[1]) };
     for round in 1..=FRAMES[0].max(HOLDERS[0]) {
-        for (number, (lines, place)) in plan.iter_mut().zip(places).enumerate() {
-            let (frames, holders) = rounds(number);
-            if left > 0 && lines.holders < holders.min(place.held_by.len()).min(round) {
+        for (lines, has) in plan.iter_mut().zip(has) {
+            if left > 0 && lines.holders < has.holders.min(round) {
                 (lines.holders, left) = (lines.holders + 1, left - 1);
             }
-            let has = frames_of(place).len().min(frames);
-            if left > 0 && lines.frames < has.min(1 + round) {
+            if left > 0 && lines.frames < has.frames.min(1 + round) {
                 (lines.frames, left) = (lines.frames + 1, left - 1);
             }
         }
@@ -431,8 +428,13 @@ fn write_places(page: &mut Page, process: &ProcessOverview, room: usize) -> bool
     if let Some(title) = title {
         page.line(vec![(Tone::Title, title.to_owned())]);
     }
-    let plan = plan(&process.places, left);
-    let shown: Vec<Vec<UserFrame>> = process.places.iter().take(plan.len()).map(frames_of).collect();
+    let mut shown: Vec<Vec<UserFrame>> = process.places.iter().take(MAX_PLACES).map(frames_of).collect();
+    let has = process.places.iter().zip(&shown).enumerate().map(|(number, (place, own))| Lines {
+        frames: own.len().min(FRAMES[number.min(1)]),
+        holders: place.held_by.len().min(HOLDERS[number.min(1)]),
+    });
+    let plan = plan(&has.collect::<Vec<_>>(), process.places.len(), left);
+    shown.truncate(plan.len());
     for (number, (place, Lines { frames, holders })) in process.places.iter().zip(&plan).enumerate() {
         let own = &shown[number];
         // With one line each, frames that several places have do not name one.

@@ -13,9 +13,10 @@ use crate::{
 const MAX_ITEMS: u64 = 4 << 20;
 
 impl Graph<'_> {
-    /// Notes which lists have these objects as items now. Call [`forget`](Self::forget) before, or old pages are used.
-    pub(in crate::holders) fn read_lists(&self, objects: &HashSet<u64>) {
-        let Some(list_type) = self.python.and_then(|python| python.list_type) else { return };
+    /// Notes which lists have these objects as items now; whether that was not noted before. Call [`forget`](Self::forget)
+    /// before, or old pages are used.
+    pub(in crate::holders) fn read_lists(&self, objects: &HashSet<u64>) -> bool {
+        let Some(list_type) = self.python.and_then(|python| python.list_type) else { return false };
         let mut found = Vec::new();
         let mut room = MAX_ITEMS;
         for place in &self.pointers.of_type {
@@ -34,6 +35,6 @@ impl Graph<'_> {
                 found.push(Pointer { target: items, place: list + of_object::LIST_ITEMS });
             }
         }
-        self.pointers.add_later(found);
+        self.pointers.add_later(found)
     }
 }

@@ -95,12 +95,14 @@ impl Pointers {
         true
     }
 
-    /// Adds pointers that were read after the pass.
-    pub(super) fn add_later(&self, pointers: Vec<Pointer>) {
+    /// Adds pointers that were read after the pass. Whether one of them is new.
+    pub(super) fn add_later(&self, pointers: Vec<Pointer>) -> bool {
         let mut later = self.later.borrow_mut();
+        let before = later.len();
         later.extend(pointers);
         later.sort_unstable();
         later.dedup();
+        later.len() > before
     }
 
     /// All of them, as from [`to`](Self::to).
