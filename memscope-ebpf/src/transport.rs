@@ -99,10 +99,16 @@ fn waiting() -> u64 {
     unsafe { bpf_ringbuf_query((&raw const EVENTS).cast_mut().cast(), AVAILABLE) }
 }
 
+/// Whether the transport knows the bytes that wait: the ring does, perf buffers do not.
+#[inline(always)]
+pub(crate) fn knows_crowding() -> bool {
+    setting!(transport) != TRANSPORT_PERF
+}
+
 /// Whether the reader falls behind, so that the transport is kept for calls. Unknown for perf buffers.
 #[inline(always)]
 pub(crate) fn is_crowded() -> bool {
-    setting!(transport) != TRANSPORT_PERF && waiting() > 2 * u64::from(setting!(wake_bytes))
+    knows_crowding() && waiting() > 2 * u64::from(setting!(wake_bytes))
 }
 
 /// Whether a record of this length crosses the mark at which the reader is woken.

@@ -20,7 +20,7 @@ use crate::{
     current, regs,
     settings::setting,
     thread::{Frame, Thread},
-    transport::{header, is_crowded, send},
+    transport::{header, is_crowded, knows_crowding, send},
     verifier::{masked, read_once},
 };
 
@@ -35,13 +35,18 @@ struct Asked {
     /// Of the first.
     time_ns: u64,
     /// Within [`PATIENCE_NS`].
-    times: u64,
+    times: u32,
+    /// Not zero: an earlier period passed without an answer.
+    unanswered: u32,
 }
 
 /// Within this time user space gets at most [`TIMES`] requests for one rule: it may be about to
 /// answer, or unable to.
 const PATIENCE_NS: u64 = 100_000_000;
-const TIMES: u64 = 32;
+const TIMES: u32 = 32;
+/// Requests in the first period: on a busy machine user space answers late, and a stack without a
+/// request is cut. The ring says when it is crowded; perf buffers do not.
+const FIRST_TIMES: u32 = 1024;
 
 const _: () = assert!(MAX_RETURNS == MAX_DEPTH);
 
@@ -88,15 +93,18 @@ fn passed(walk: &Walk) -> u64 {
 /// The request for a rule, counted with those before it; none if there were too many.
 #[inline(always)]
 fn request(key: &[u64; 2], now_ns: u64, walks: bool) -> Option<Asked> {
-    let mut asked = Asked { time_ns: now_ns, times: 0 };
+    let mut asked = Asked { time_ns: now_ns, times: 0, unanswered: 0 };
     if walks && let Some(before) = RULES_ASKED.get_ptr(key) {
         // SAFETY: a live map value; a change meanwhile does no harm.
         let before = unsafe { *before };
         if now_ns.wrapping_sub(before.time_ns) < PATIENCE_NS {
-            if before.times >= TIMES {
+            let most = if before.unanswered == 0 && knows_crowding() { FIRST_TIMES } else { TIMES };
+            if before.times >= most {
                 return None;
             }
             asked = before;
+        } else {
+            asked.unanswered = 1;
         }
     }
     asked.times += 1;
