@@ -119,6 +119,17 @@ struct LibraryLine {
     hidden_copy: bool,
 }
 
+impl LibraryLine {
+    /// It could be read, and is none of ours.
+    fn has_nothing(&self) -> bool {
+        self.error.is_none()
+            && self.probes.is_empty()
+            && self.absent.is_empty()
+            && self.not_located.is_empty()
+            && !self.hidden_copy
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct Diagnosis {
     checks: Vec<Check>,

@@ -157,7 +157,7 @@ fn export(args: &ExportArgs) -> Result<()> {
     let outcome = input::read_with(&args.files, options, vec![Box::new(by_stack)])?;
     let found: Vec<&ByStack> = outcome.findings.iter().filter_map(ByStack::of).collect();
     if found.is_empty() {
-        if outcome.nothing_selected {
+        if outcome.end.nothing_selected {
             bail!("there is nothing to export");
         }
         bail!("there are no call stacks of allocations in it: trace with --call-stack=c,python");

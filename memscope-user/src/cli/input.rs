@@ -4,11 +4,12 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 
-use super::{FAILURE, args::LogLevel, error, message, offline, progress, runs::one_capture, select, terminal};
+use super::{FAILURE, args::LogLevel, error, message, offline, progress, runs::one_capture, terminal};
 use crate::{
     analyses::{Analysis, Observer, select::Selection},
     input::{self, Options, Outcome},
     model::Kept,
+    overview,
     pipeline::PipelineConfig,
     sinks::report::{self, Report},
 };
@@ -52,8 +53,8 @@ pub(super) fn warn(outcome: &Outcome) {
     if let Some(replay) = &outcome.replay {
         offline::report_ending(LogLevel::Info, replay);
     }
-    if outcome.nothing_selected {
-        message(LogLevel::Info, LogLevel::Warning, format_args!("{}", select::NOTHING));
+    if outcome.end.nothing_selected {
+        message(LogLevel::Info, LogLevel::Warning, format_args!("{}", overview::NOTHING_SELECTED));
     }
 }
 

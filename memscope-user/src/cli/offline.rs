@@ -137,7 +137,8 @@ fn outputs_of<R: Read>(
     terminal::clear_status();
     // A file that is no capture leaves no output.
     let replayed = replayed.inspect_err(|_| tree.discard());
-    let replayed = replayed.with_context(|| format!("cannot replay `{}`", capture.display()))?;
+    let mut replayed = replayed.with_context(|| format!("cannot replay `{}`", capture.display()))?;
+    replayed.outcome.end.nothing_selected = selected.selected_none();
     report_ending(collect.level_of_messages(), &replayed);
     if !replayed.has_launches && outputs::filter(&options).launch {
         message(collect.level_of_messages(), LogLevel::Warning, format_args!("{NO_LAUNCHES}"));
@@ -146,7 +147,7 @@ fn outputs_of<R: Read>(
     if !failures.is_empty() {
         bail!(failures.join("; "));
     }
-    report::print(collect, &replayed.outcome, selected.selected_none(), file).context("cannot print the report")?;
+    report::print(collect, &replayed.outcome, file).context("cannot print the report")?;
     page::of_capture(&collect.html, capture, collect.decompose_rules.as_deref(), &collect.select)?;
     Ok(report::is_failed(&collect.fail_on, &replayed.outcome.findings, &replayed.outcome.end))
 }

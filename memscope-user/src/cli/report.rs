@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{
     annotate,
     args::{CollectArgs, LogLevel, ReportKind},
-    error, message, runs, select, terminal,
+    error, message, runs, terminal,
 };
 use crate::{
     analyses::{Finding, ledger},
@@ -28,14 +28,9 @@ pub(super) fn refuse_borrowed_rights(library: Option<&Path>) -> Result<(), Strin
 }
 
 /// Prints the findings: text, or JSON for machines. `file` is the file to read them from again.
-pub(super) fn print(
-    args: &CollectArgs,
-    outcome: &Outcome,
-    selected_none: bool,
-    file: Option<&Path>,
-) -> std::io::Result<()> {
-    if selected_none {
-        message(args.level_of_messages(), LogLevel::Warning, format_args!("{}", select::NOTHING));
+pub(super) fn print(args: &CollectArgs, outcome: &Outcome, file: Option<&Path>) -> std::io::Result<()> {
+    if outcome.end.nothing_selected {
+        message(args.level_of_messages(), LogLevel::Warning, format_args!("{}", overview::NOTHING_SELECTED));
     }
     if args.json {
         return terminal::print_json(|mut out| sinks::report::write_json(&outcome.findings, &outcome.end, &mut out));

@@ -71,9 +71,6 @@ impl SelectArgs {
     }
 }
 
-/// Message if a selection has no block.
-pub(super) const NOTHING: &str = "no blocks match --filter, --since and --until";
-
 /// A moment as its option takes it.
 fn text_of(when: When) -> String {
     match when {

@@ -259,7 +259,7 @@ impl Console {
                 }
                 let found = report::is_failed(&collect.fail_on, &outcome.findings, &outcome.end);
                 self.found.store(found, Ordering::Relaxed);
-                report::print(&collect, outcome, results.selected_none, results.capture.as_deref())
+                report::print(&collect, outcome, results.capture.as_deref())
             }
             _ => Ok(()),
         };

@@ -158,6 +158,9 @@ fn refusal(error: clap::Error, arguments: &[OsString], command: &Command, all: &
 fn advice(odd: &str, before: &str, behind: &[OsString], command: &Command, all: &Command) -> String {
     let has = |long: &str| longs(command).any(|known| known == long);
     if !odd.starts_with('-') {
+        if option_of(before, command).is_some_and(Arg::is_require_equals_set) {
+            return format!("a value of `{before}` is written `{before}={odd}`; ");
+        }
         return match odd.parse::<u32>() {
             Ok(_) if has("pid") => format!("processes are given with `--pid {odd}`; "),
             _ => String::new(),
@@ -401,6 +404,7 @@ mod tests {
             ("memscope-bpf --steps -1 -- x", "a value of `--steps` that begins with `-` is written `--steps=-1`"),
             ("memscope-bpf attach --pid 12 -t 5s", "it is spelt `--duration` here"),
             ("memscope-bpf doctor 12", "processes are given with `--pid 12`"),
+            ("memscope-bpf demo --html x.html", "a value of `--html` is written `--html=x.html`"),
             ("memscope-bpf leaks x --format json", "for JSON give `--json`"),
             ("memscope-bpf leaks x -o out.txt", "`> FILE`"),
             ("memscope-bpf leaks x --device 0", "it is an option of run, attach, replay, recover, demo"),

@@ -87,8 +87,6 @@ pub struct Outcome {
     pub notes: Notes,
     /// How the replay went, if the input was a capture.
     pub replay: Option<ReplayReport>,
-    /// A part was asked for, and no block is in it.
-    pub nothing_selected: bool,
     /// Owns the call stacks that the findings refer to.
     pub kept: Kept,
 }
@@ -172,8 +170,9 @@ pub fn run_with(paths: &[PathBuf], options: Options, analyses: Vec<Box<dyn Analy
         return run_all(paths, pipeline, Audience { observers, ..Audience::of(analyses) }, &mut watcher);
     }
     let (selected, any_block) = Selected::new(&selection, analyses, observers);
-    let outcome = run_all(paths, pipeline, Audience::of(vec![Box::new(selected)]), &mut watcher)?;
-    Ok(Outcome { nothing_selected: !any_block.was_seen(), ..outcome })
+    let mut outcome = run_all(paths, pipeline, Audience::of(vec![Box::new(selected)]), &mut watcher)?;
+    outcome.end.nothing_selected = !any_block.was_seen();
+    Ok(outcome)
 }
 
 fn run_all(
@@ -197,7 +196,7 @@ fn run_all(
             )?;
             let findings = std::mem::take(&mut replay.outcome.findings);
             let end = replay.outcome.end.clone();
-            Ok(Outcome { findings, end, notes: Notes::default(), replay: Some(replay), nothing_selected: false, kept })
+            Ok(Outcome { findings, end, notes: Notes::default(), replay: Some(replay), kept })
         }
         (_, true) => Err(InputError::Together("a capture holds a whole run: give it alone")),
         (dumps, false) => run_dumps((dumps, &formats), kept, audience, watcher),
@@ -221,7 +220,7 @@ fn run_dumps(
     notes.renamed = identities.renamed;
     notes.contradictions += doubts.contradictions;
     notes.unmatched_frees += doubts.unmatched_frees;
-    Ok(Outcome { findings, end, notes, replay: None, nothing_selected: false, kept })
+    Ok(Outcome { findings, end, notes, replay: None, kept })
 }
 
 /// Gives the rows of dumps that are in order to `take`. A separate thread reads them, as that takes as long as their

@@ -110,6 +110,9 @@ pub struct RunEnd {
     /// Files that traced processes had mapped and that the tracer may not open: nothing in them was probed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unopened: Vec<String>,
+    /// A part of the run was asked for, and no block is in it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub nothing_selected: bool,
 }
 
 impl RunEnd {

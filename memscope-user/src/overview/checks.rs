@@ -68,13 +68,18 @@ pub struct Check {
 /// Requests failed, and nothing of them was looked at.
 pub(super) const REQUESTS_FAILED: Checked = Checked::NotJudged("requests failed; --analysis=oom says why");
 
+/// What was asked for holds no block.
+const NOTHING_SELECTED: Checked = Checked::NotJudged("no block is selected");
+
 /// All checks of a process.
 pub(super) fn of(findings: &[&Finding], end: &RunEnd) -> Vec<Check> {
     let check = |topic, checked| Check { topic, checked };
+    // An answer about no block at all would read as one about the run.
+    let of_blocks = |answer| if end.nothing_selected { NOTHING_SELECTED } else { answer };
     let always = [
         check(Topic::OutOfMemory, out_of_memory(findings)),
-        check(Topic::Leaks, leaks(findings)),
-        check(Topic::Growth, growth(findings)),
+        check(Topic::Leaks, of_blocks(leaks(findings))),
+        check(Topic::Growth, of_blocks(growth(findings))),
         check(Topic::Fragmentation, fragmentation(findings)),
     ];
     let used = inefficient(findings, end).map(|checked| check(Topic::Inefficient, checked));

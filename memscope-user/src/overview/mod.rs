@@ -16,7 +16,7 @@ pub use self::{
     memory::{MemoryRow, MemoryTable, OwnersTable, When},
     oom::FailedRequest,
     places::{Detail, Place, Role},
-    text::{Look, Piece, Tone, write},
+    text::{Look, NOTHING_SELECTED, Piece, Tone, write},
 };
 use crate::analyses::{Finding, Kind as _, held::Held, judged::Span};
 use crate::explain::{Card, Level, explain};

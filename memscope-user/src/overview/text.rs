@@ -133,15 +133,13 @@ pub fn write(overview: &Overview, end: &RunEnd, title: &str, next: &[String], lo
     let mut page = Page { look, lines: Vec::new() };
     let Some((first, others)) = overview.processes.split_first() else {
         page.line(vec![(Tone::Title, header(title, None, end))]);
-        page.line(vec![
-            (Tone::Doubt, "NOT JUDGED".to_owned()),
-            (Tone::Plain, "  no device memory was seen".to_owned()),
-        ]);
+        let why = if end.nothing_selected { NOTHING_SELECTED } else { "no device memory was seen" };
+        page.line(vec![(Tone::Doubt, "NOT JUDGED".to_owned()), (Tone::Plain, format!("  {why}"))]);
         return page.lines;
     };
     page.line(vec![(Tone::Title, header(title, Some(first), end))]);
     page.blank();
-    verdict_line(&mut page, first, end.start_ns);
+    verdict_line(&mut page, first, end);
     let failed = first.failed_request.as_ref().filter(|_| first.verdict == Verdict::OutOfMemory);
     if let Some(failed) = failed {
         write_cause(&mut page, failed, first.advice.as_ref());
@@ -254,7 +252,7 @@ fn device_word(device: Device) -> String {
     device.name_or("no device")
 }
 
-fn verdict_line(page: &mut Page, process: &ProcessOverview, start_ns: u64) {
+fn verdict_line(page: &mut Page, process: &ProcessOverview, end: &RunEnd) {
     let (tone, mark, word) = match process.verdict {
         Verdict::OutOfMemory => (Tone::Alarm, ["✗", "x"], "OUT OF MEMORY"),
         Verdict::Leak => (Tone::Alarm, ["✗", "x"], "LEAK"),
@@ -266,18 +264,21 @@ fn verdict_line(page: &mut Page, process: &ProcessOverview, start_ns: u64) {
     let doubt = if process.confidence == Confidence::Doubtful { "  (doubtful: events were lost)" } else { "" };
     page.line(vec![
         (tone, format!(" {} {word}", mark[usize::from(!page.look.unicode)])),
-        (Tone::Plain, format!("  {}{doubt}", sentence(process, start_ns))),
+        (Tone::Plain, format!("  {}{doubt}", sentence(process, end))),
     ]);
 }
 
+/// A part of the run was asked for, and no block is in it.
+pub const NOTHING_SELECTED: &str = "no blocks match --filter, --since and --until";
+
 /// The verdict in a sentence.
-fn sentence(process: &ProcessOverview, start_ns: u64) -> String {
+fn sentence(process: &ProcessOverview, end: &RunEnd) -> String {
     let of = |role: Role| process.places.iter().filter(move |place| place.role == role);
     let bytes = |role: Role| of(role).map(|place| u128::from(place.live.size_bytes)).sum::<u128>();
     let places = |role: Role| counted(of(role).count() as u64, "place");
     match process.verdict {
         Verdict::OutOfMemory => {
-            process.failed_request.as_ref().map(|failed| asked(failed, start_ns)).unwrap_or_default()
+            process.failed_request.as_ref().map(|failed| asked(failed, end.start_ns)).unwrap_or_default()
         }
         Verdict::Leak => {
             let blocks = of(Role::Leaks).map(|place| place.live.blocks).sum();
@@ -295,6 +296,7 @@ fn sentence(process: &ProcessOverview, start_ns: u64) -> String {
         Verdict::NotJudged if has(&process.checks, Topic::OutOfMemory, REQUESTS_FAILED) => {
             "requests failed: `memscope-bpf explain` says why".to_owned()
         }
+        Verdict::NotJudged if end.nothing_selected => NOTHING_SELECTED.to_owned(),
         Verdict::NotJudged => "steps or 10 s of work are needed to judge leaks".to_owned(),
     }
 }

@@ -66,7 +66,11 @@ impl Loop {
         if let ControlFlow::Break(failure) = shown {
             speaker.error(format_args!("{failure}"));
         }
-        let Written { outcome, capture_error } = written;
+        let Written { mut outcome, capture_error } = written;
+        let selected = std::mem::replace(&mut work.selected, Selecting::ALL);
+        if let Some(outcome) = &mut outcome {
+            outcome.end.nothing_selected = selected.selected_none();
+        }
         let results = Results {
             end,
             outcome,
@@ -74,7 +78,6 @@ impl Loop {
             capture_error,
             traced_any,
             never_ran,
-            selected_none: std::mem::replace(&mut work.selected, Selecting::ALL).selected_none(),
             files: work.files(took),
             watched,
             silence_error: silenced.err().map(|error| error_chain(&error)),

@@ -139,7 +139,6 @@ pub struct Progress {
 
 /// What came of a trace.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "independent facts, each of which a caller may ask for")]
 pub struct Results {
     /// Why it ended.
     pub end: End,
@@ -153,8 +152,6 @@ pub struct Results {
     pub traced_any: bool,
     /// The program could not be executed, so there is nothing to report.
     pub never_ran: bool,
-    /// No block was in the selected part of the run.
-    pub selected_none: bool,
     /// Contents of the files; `None` without output.
     pub files: Option<FilesWritten>,
     /// What block watch found, by process; also among the findings.

@@ -196,7 +196,7 @@ fn read_with(
 fn notes(outcome: &Outcome) -> Vec<String> {
     let mut notes = outcome.notes.lines();
     notes.extend(outcome.replay.as_ref().and_then(ReplayReport::ending_text));
-    if outcome.nothing_selected {
+    if outcome.end.nothing_selected {
         notes.push("there is no block in what since and until leave".to_owned());
     }
     notes

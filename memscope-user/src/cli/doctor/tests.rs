@@ -1,4 +1,7 @@
-use super::{text::stepped_text, *};
+use super::{
+    text::{render, stepped_text},
+    *,
+};
 use crate::{
     follow::libraries::Placed,
     locate::site::{Site, SiteCost},
@@ -17,6 +20,18 @@ fn an_old_kernel_has_its_missing_features_listed() {
     let lesser: Vec<_> = rest.iter().map(|check| (check.name, check.state)).collect();
     let expected = ["transport", "links", "late libraries", "native stacks", "Python stacks"];
     assert_eq!(lesser, expected.map(|name| (name, "degraded")));
+}
+
+/// A library without probes is said to be none of ours; its name alone would read as a library that is fine.
+#[test]
+fn a_library_without_probes() {
+    let text = |library| render(&Diagnosis { checks: Vec::new(), libraries: vec![line(library)] });
+    let ours = Library { absent: vec!["aclrtMalloc"], ..Library::at(Path::new("/lib/libascendcl.so")) };
+    assert!(!text(ours).contains("no library of Ascend"));
+    assert_eq!(
+        text(Library::at(Path::new("/bin/ls"))),
+        "\n/bin/ls\n  no function that is probed: no library of Ascend\n"
+    );
 }
 
 /// Each single-stepped site is named with its price, those of return instructions too, and no other.

@@ -87,6 +87,9 @@ pub(super) fn render(diagnosis: &Diagnosis) -> String {
                 "  has mstx's functions inlined or without symbols: only `run --mstx-injection` sees its calls"
             );
         }
+        if library.has_nothing() {
+            text.push_str("  no function that is probed: no library of Ascend\n");
+        }
         if !library.absent.is_empty() {
             let _ = writeln!(text, "  not in this library: {}", library.absent.join(", "));
         }

@@ -233,6 +233,19 @@ fn three_answers() {
     assert!(screen(&[]).contains("NOT JUDGED  no device memory was seen\n"));
 }
 
+/// Where no block is selected, nothing is said of leaks and growth; what was found of the whole run stays.
+#[test]
+fn no_block_is_selected() {
+    let selected = |findings: &[Finding]| {
+        screen_of(findings, &RunEnd { nothing_selected: true, ..RunEnd::default() }, Look::default())
+    };
+    let growth = selected(&[growth(Vec::new(), Vec::new())]);
+    assert!(growth.contains("\n ? NOT JUDGED  no blocks match --filter, --since and --until\n"), "{growth}");
+    assert!(growth.contains("growth: not judged (no block is selected)"), "{growth}");
+    assert!(selected(&[]).contains("NOT JUDGED  no blocks match --filter, --since and --until\n"));
+    assert!(selected(&[oom(2 << 30, 1 << 30)]).contains("OUT OF MEMORY"));
+}
+
 fn oom(size_bytes: u64, largest_free_bytes: u64) -> Finding {
     let place = |frame, blocks, size_bytes| PlaceSum { stacks: python(&[frame]), live: LiveSum { blocks, size_bytes } };
     let groups = LiveGroups {
