@@ -104,7 +104,8 @@ fn steps(found: Option<&StepLeaks>, holders: &Holders<'_>, trie: &mut Trie) -> V
         (true, true) => "not_found",
     };
     let listed = if leaks.is_empty() { &open } else { &leaks };
-    let bytes = listed.iter().fold(0_u64, |sum, place| sum.saturating_add(place.size_bytes));
+    let sum = |of: fn(&StepLeakPlace) -> u64| listed.iter().fold(0_u64, |sum, place| sum.saturating_add(of(place)));
+    let (bytes, blocks) = (sum(|place| place.size_bytes), sum(|place| place.blocks));
     let places: Vec<Value> = leaks
         .iter()
         .take(MAX_PLACES)
@@ -119,7 +120,7 @@ fn steps(found: Option<&StepLeaks>, holders: &Holders<'_>, trie: &mut Trie) -> V
         })
         .collect();
     json!({
-        "check": "steps", "status": status, "bytes": bytes, "count": listed.len(), "steps_ended": found.steps_ended,
+        "check": "steps", "status": status, "bytes": bytes, "blocks": blocks, "count": listed.len(), "steps_ended": found.steps_ended,
         "steps_from": found.steps_from, "confidence": found.confidence, "places": places,
     })
 }
@@ -159,8 +160,10 @@ fn growth(found: Option<&Growth>, holders: &Holders<'_>, trie: &mut Trie) -> Val
     } else {
         (sum(&mut found.sites.iter().map(|it| it.size_bytes)), found.sites.len())
     };
+    let per_second: f64 = found.sites.iter().map(|it| it.bytes_per_second).sum();
     json!({
         "check": "growth", "status": status, "why": found.not_judged.map(|_| "too_short"), "bytes": bytes, "count": count,
+        "per_second": per_second,
         "span_ns": found.span_ns, "confidence": found.confidence, "places": places,
     })
 }

@@ -1,12 +1,13 @@
 // What is said in words: verdict, cards, checks, out of memory, fragmentation, ledger, comparison, and where figures come from.
 const endLabel = () => view().steps_ended ? W.afterSteps : W.atEnd;
 const checkOf = (v, name) => v.checks.find(c => c.check === name);
+const hourly = perSecond => bytes(Math.round(perSecond * 3600));
 const findingsOf = kind => D.findings.filter(f => f.finding === kind && f.pid === view().pid && f.device === view().device);
 function verdictOf(v) {
   const oom = checkOf(v, "oom"), steps = checkOf(v, "steps"), growth = checkOf(v, "growth");
   if (oom.status === "found") { const p = oom.places[oom.places.length - 1]; return ["found", W.oomTitle(bytes(p.bytes)), sayFailed(p), p]; }
-  if (steps.status === "found") { const p = steps.places[0]; return ["found", W.stepsTitle(bytes(steps.bytes)), W.stepsText(count(p.blocks), count(p.steps), count(steps.steps_ended)), p]; }
-  if (growth.status === "found") { const p = growth.places[0]; return ["found", W.growthTitle(bytes(growth.bytes)), W.growthText(bytes(p.per_second), count(p.blocks)), p]; }
+  if (steps.status === "found") { const p = steps.places[0]; return ["found", W.stepsTitle(bytes(steps.bytes), count(steps.blocks), count(steps.count)), W.stepsText(bytes(p.bytes), count(p.blocks), count(p.steps), count(steps.steps_ended)), p]; }
+  if (growth.status === "found") { const p = growth.places[0]; return ["found", W.growthTitle(hourly(growth.per_second), count(growth.count)), W.growthText(hourly(p.per_second), count(p.blocks)), p]; }
   const open = [steps, growth].find(c => c.status === "undecided");
   if (open) return ["undecided", W.undecidedTitle, W.undecidedText(bytes(open.bytes)), open.places[0]];
   return ["not_found", W.fine, v.checks.some(c => c.status === "not_judged") ? W.fineText : "", null];
@@ -37,7 +38,7 @@ function cards() {
   const tops = peak.owners.slice(0, 5), left = peak.owners.slice(5).reduce((a, o) => a + o[1], 0);
   const holder = peak.owners.find(o => o[0]) && peak.owners[0], who = card(W.whoHolds, holder ? ownerName(holder[0]) : W.unnamed, holder ? W.ofPeak(percent(holder[1], peak.bytes)) : "", [meter(peak.owners.map(o => [colourOf(o[0]), o[1]])), rows([...tops.map(o => [colourOf(o[0]), ownerName(o[0]), bytes(o[1])]), ...(left ? [[palette[0], W.rest, bytes(left)]] : [])])], ["where", W.goWhere]);
   const steps = checkOf(v, "steps"), growth = checkOf(v, "growth"), grows = [steps, growth].find(c => c.status === "found") || [steps, growth].find(c => c.status === "undecided");
-  const top = grows?.places[0], rate = top ? (top.per_second ? bytes(top.per_second) + W.perSecond : W.someBlocks(count(top.blocks))) : "";
+  const top = grows?.places[0], rate = !top ? "" : grows.per_second ? W.anHour(hourly(grows.per_second)) : grows.blocks ? W.blocksAt(count(grows.blocks), count(grows.count)) : W.someBlocks(count(top.blocks));
   const growing = card(W.grows, grows ? bytes(grows.bytes) : W.nothing, grows ? W[grows.status] + (rate ? " · " + rate : "") : steps.status === "not_judged" && growth.status === "not_judged" ? W.not_judged : W.steady, top ? [el("div", "sub", placeText(top))] : [], ["checksPanel", W.goChecks]);
   const oom = checkOf(v, "oom"), p = oom.places[oom.places.length - 1];
   const failed = card(W.why, p ? bytes(p.bytes) : oom.status === "not_judged" ? W.unknown : W.nothing, p ? W.times(count(oom.count)) : oom.status === "not_judged" ? W.said.not_judged[oom.why] : W.noFail, p ? [el("div", "sub", placeText(p))] : [], p ? ["oomPanel", W.goOom] : null);
@@ -65,7 +66,7 @@ function sayPlace(c, p) {
   if (c.check === "oom") return [bytes(p.bytes), sayFailed(p)].filter(Boolean).join(": ");
   if (p.undecided) return W.openText(bytes(p.bytes), count(p.blocks)) + (locale === "en" && p.undecided !== "growth" ? ` ${p.undecided}.` : "");
   if (c.check === "steps") return W.leakText(bytes(p.bytes), count(p.blocks), count(p.steps), count(c.steps_ended), p.first === p.last ? p.first : `${p.first}–${p.last}`);
-  return W.growText(bytes(p.per_second), bytes(p.bytes), count(p.blocks));
+  return W.growText(hourly(p.per_second), bytes(p.bytes), count(p.blocks));
 }
 function checks() {
   $("checks").replaceChildren(...view().checks.map(c => {

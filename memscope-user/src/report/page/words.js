@@ -1,6 +1,7 @@
 "use strict";
 // Words of the page.  What comes from the traced program is never translated.
 const EN = n => n === "1" ? "1 block" : `${n} blocks`;
+const AT = n => n === "1" ? "1 place" : `${n} places`;
 const WORDS = {
   en: {
     skip: "To the report", theme: "Theme", choose: "Process and device", compare: "Processes and devices", compareHint: "One row for each; choose one to see it below. Bars share one scale.",
@@ -15,7 +16,7 @@ const WORDS = {
     level: { error: "failed", warning: "warning", info: "note" }, levelTag: { error: "found", warning: "undecided", info: "not_judged" }, rules: {},
     fine: "Nothing failed, and no place was found to leak", fineText: "What was looked for, and could not be judged, is listed below.",
     oomTitle: (b, f) => `Out of memory: ${b} were asked for and not there`, oomShort: (u, m) => `Had the pools given back all ${u} that they did not use, ${m} would still be missing.`, oomPieces: u => `${u} were free in the pools, in pieces smaller than the request.`, oomNotGiven: l => `A free piece of ${l} was large enough, and not given: pools keep pieces apart, by stream and by size.`,
-    stepsTitle: b => `Memory is left behind step by step: ${b}`, stepsText: (n, k, of) => `${EN(n)} of one place, from ${k} of ${of} steps, not freed.`, growthTitle: b => `Memory keeps growing: ${b} so far`, growthText: (r, n) => `${r} per second at its largest place, ${EN(n)} live.`,
+    stepsTitle: (b, n, places) => `Leak: ${b} in ${EN(n)} stay, at ${AT(places)}`, stepsText: (b, n, k, of) => `The largest: ${b} in ${EN(n)} of ${k} of ${of} steps.`, growthTitle: (r, places) => `Growing: ${r} more an hour, at ${AT(places)}`, growthText: (r, n) => `The fastest: ${r} an hour, ${EN(n)} live.`,
     undecidedTitle: "Nothing is certain to leak, but something became more", undecidedText: b => `${b} stay at places that may be caches: see below.`,
     full: "How full", whoHolds: "Who holds it", grows: "What grows", why: "Out of memory", pieced: "In pieces", atPeak: (t, s) => `at the peak, ${t}${s ? `, step ${s}` : ""}`, ofDevice: p => `${p} of the device`,
     inUse: "in use", cached: "cached by the pool", capacity: "device", atEnd: "at the end", afterSteps: "after the last step", unseen: "not seen allocated", unknown: "not known", ofPeak: p => `${p} of what is in use at the peak`, unnamed: "not named", rest: "all others", reserved: "reserved by the pool",
@@ -34,8 +35,8 @@ const WORDS = {
     ledgerAt: { peak: "At the peak", end: "At the end", now: "Now" }, lost: n => `${n} records were lost: figures may miss blocks, or count some that were freed.`, noLost: "No record was lost.", cut: (k, n, r) => `${k} stacks of ${n} calls end early: ${r}.`, stacksCut: n => `${n} stacks are cut: there was no room for all.`, leftOut: n => `${n} processes and devices with lower peaks are left out.`, madeBy: (t, v) => `${t}, page layout ${v}. Colours are those of Okabe and Ito; each chart has a table that says the same.`,
     check: { oom: "Requests that failed for want of memory", steps: "Blocks left behind in each step", growth: "Places that keep growing", fragmentation: "Free memory in pieces" },
     said: { not_found: { oom: "No request failed for good.", steps: n => `None in ${n} steps.`, growth: "No place became more in the time that was judged.", fragmentation: "Less than a quarter of the pool's memory, or less than 64 MiB, was free outside of its largest piece." }, not_judged: { no_steps: "No steps were marked or inferred.", too_short: "The time was too short: a program that only starts grows as well.", no_segments: "No segments of a pool were seen.", older_segments: "Most of the pool's memory is older than the trace.", no_failures: "Dumps do not tell of all failed requests; captures do." } },
-    leakText: (b, n, k, of, r) => `${b} in ${EN(n)}, of ${k} of ${of} steps (${r}).`, growText: (r, b, n) => `${r} per second; ${b} in ${EN(n)} live.`, openText: (b, n) => `${b} in ${EN(n)}.`, piecesText: (b, p) => `${b}, ${p} of the pool's memory, were free outside of the largest piece at the worst moment.`, doubtful: "events were lost, so this may be wrong", more: n => `${n} more are in --json.`, further: n => `${n} more`,
-    rank: { name: "Process, device", peak: "Peak", end: "At the end", reserved: "Reserved then", blocks: "Allocations", owner: "Largest owner", found: "Found" }, perSecond: "/s", someBlocks: n => EN(n), stepNo: n => `step ${n}`,
+    leakText: (b, n, k, of, r) => `${b} in ${EN(n)}, of ${k} of ${of} steps (${r}).`, growText: (r, b, n) => `${r} more an hour; ${b} in ${EN(n)} live.`, openText: (b, n) => `${b} in ${EN(n)}.`, piecesText: (b, p) => `${b}, ${p} of the pool's memory, were free outside of the largest piece at the worst moment.`, doubtful: "events were lost, so this may be wrong", more: n => `${n} more are in --json.`, further: n => `${n} more`,
+    rank: { name: "Process, device", peak: "Peak", end: "At the end", reserved: "Reserved then", blocks: "Allocations", owner: "Largest owner", found: "Found" }, anHour: r => `${r} an hour`, blocksAt: (n, places) => `${EN(n)} at ${AT(places)}`, someBlocks: n => EN(n), stepNo: n => `step ${n}`,
     alive: "allocated", peakFlag: b => `peak ${b}`, oomFlag: b => `out of memory: ${b}`,
   },
   zh: {
@@ -52,7 +53,7 @@ const WORDS = {
     rules: { "graph-capture": "图捕获占用内存", "oom-other": "其他进程占用设备内存", "oom-fragmented": "空闲内存足够，但成碎片", "oom-apart": "有足够大的空闲片，但未能给出", "oom-short": "内存不足以满足请求", "sleep-expandable": "休眠模式与可扩展段同时使用", "sleep-keeps": "服务休眠时仍占用内存", "step-leak": "每一步都留下块", "workspace-growth": "最大的工作空间在变大", growth: "某位置持续增长", "cache-not-leak": "保留且不再增长：缓存", "kv-cache-large": "KV cache 留给其余部分的空间很小", "hccl-buffers": "通信域占用缓冲区", "late-free": "块的持有时间长于使用时间", "in-pieces": "内存池的空闲内存是小碎片", "cached-high": "内存池保留内存以供复用", unexplained: "驱动计入了无法对应到块的内存" },
     fine: "没有失败的请求，也未发现泄漏的位置", fineText: "未能判断的检查项见下文。",
     oomTitle: b => `内存不足：请求 ${b} 未能满足`, oomShort: (u, m) => `即使各内存池归还全部未使用的 ${u}，仍缺 ${m}。`, oomPieces: u => `内存池中有 ${u} 空闲，但每一片都小于请求。`, oomNotGiven: l => `有 ${l} 的空闲片足够大但未被使用：内存池按流和大小区分空闲片。`,
-    stepsTitle: b => `每一步都留下内存：${b}`, stepsText: (n, k, of) => `同一位置的 ${n} 个块，来自 ${of} 步中的 ${k} 步，从未释放。`, growthTitle: b => `内存持续增长：目前 ${b}`, growthText: (r, n) => `最大位置每秒增长 ${r}，有 ${n} 个存活块。`,
+    stepsTitle: (b, n, places) => `泄漏：${places} 个位置留下 ${n} 个块，共 ${b}`, stepsText: (b, n, k, of) => `最大的位置：${b}，${n} 个块，来自 ${of} 步中的 ${k} 步。`, growthTitle: (r, places) => `持续增长：${places} 个位置每小时增加 ${r}`, growthText: (r, n) => `最快的位置：每小时 ${r}，有 ${n} 个存活块。`,
     undecidedTitle: "没有确定的泄漏，但有的位置变多了", undecidedText: b => `${b} 留在可能是缓存的位置，见下文。`,
     full: "用了多少", whoHolds: "谁占用", grows: "什么在增长", why: "内存不足", pieced: "碎片", atPeak: (t, s) => `峰值时刻 ${t}${s ? `，第 ${s} 步` : ""}`, ofDevice: p => `设备的 ${p}`,
     inUse: "使用中", cached: "内存池缓存", capacity: "设备", atEnd: "结束时", afterSteps: "最后一步之后", unseen: "未见其分配", unknown: "未知", ofPeak: p => `占峰值使用量的 ${p}`, unnamed: "未命名", rest: "其余", reserved: "内存池保留",
@@ -71,8 +72,8 @@ const WORDS = {
     ledgerAt: { peak: "峰值时", end: "结束时", now: "现在" }, lost: n => `丢失 ${n} 条记录：数字可能缺少块，或计入已释放的块。`, noLost: "没有丢失记录。", cut: (k, n, r) => `${n} 次调用的 ${k} 栈提前结束：${r}。`, stacksCut: n => `${n} 个栈被截短：空间不足。`, leftOut: n => `略去 ${n} 个峰值较低的进程与设备。`, madeBy: (t, v) => `${t}，页面格式 ${v}。颜色取自 Okabe 和 Ito；每张图都有内容相同的表格。`,
     check: { oom: "因内存不足而失败的请求", steps: "每一步留下的块", growth: "持续增长的位置", fragmentation: "零碎的空闲内存" },
     said: { not_found: { oom: "没有请求最终失败。", steps: n => `${n} 步中没有。`, growth: "在判断的时间内没有位置变多。", fragmentation: "最大空闲片之外的空闲内存不到内存池的四分之一，或不到 64 MiB。" }, not_judged: { no_steps: "没有标记或推断出步。", too_short: "时间太短：刚启动的程序也会增长。", no_segments: "未见到内存池的段。", older_segments: "内存池的大部分内存早于跟踪。", no_failures: "转储不含全部失败的请求，捕获文件才有。" } },
-    leakText: (b, n, k, of, r) => `${b}，${n} 个块，来自 ${of} 步中的 ${k} 步（${r}）。`, growText: (r, b, n) => `每秒 ${r}；存活 ${b}，${n} 个块。`, openText: (b, n) => `${b}，${n} 个块。`, piecesText: (b, p) => `最差时刻有 ${b}（内存池的 ${p}）位于最大空闲片之外。`, doubtful: "有事件丢失，结论可能有误", more: n => `另有 ${n} 项见 --json。`, further: n => `另有 ${n} 项`,
-    rank: { name: "进程、设备", peak: "峰值", end: "结束时", reserved: "当时保留", blocks: "分配次数", owner: "最大归属", found: "发现" }, perSecond: "/秒", someBlocks: n => `${n} 个块`, stepNo: n => `第 ${n} 步`,
+    leakText: (b, n, k, of, r) => `${b}，${n} 个块，来自 ${of} 步中的 ${k} 步（${r}）。`, growText: (r, b, n) => `每小时增加 ${r}；存活 ${b}，${n} 个块。`, openText: (b, n) => `${b}，${n} 个块。`, piecesText: (b, p) => `最差时刻有 ${b}（内存池的 ${p}）位于最大空闲片之外。`, doubtful: "有事件丢失，结论可能有误", more: n => `另有 ${n} 项见 --json。`, further: n => `另有 ${n} 项`,
+    rank: { name: "进程、设备", peak: "峰值", end: "结束时", reserved: "当时保留", blocks: "分配次数", owner: "最大归属", found: "发现" }, anHour: r => `每小时 ${r}`, blocksAt: (n, places) => `${places} 个位置 ${n} 个块`, someBlocks: n => `${n} 个块`, stepNo: n => `第 ${n} 步`,
     alive: "已分配", peakFlag: b => `峰值 ${b}`, oomFlag: b => `内存不足：${b}`,
   },
 };
