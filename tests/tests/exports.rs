@@ -293,26 +293,46 @@ print(json.dumps([len(snapshot['segments']), len(live), sum(block['size'] for bl
     assert_eq!(found, serde_json::json!([3, 30, end, actions, frames, ["segment_alloc", "segment_alloc"]]));
 }
 
+/// What an installed program does for `demo`: one outside of the source tree, as a user has it.
+fn demo(folder: &Path, options: &[&str]) -> String {
+    let program = folder.join("memscope-bpf");
+    std::fs::copy(tracer_path(), &program).expect("a copy");
+    let mut command = Command::new(&program);
+    command.arg("demo").args(options).env("LC_ALL", "C.UTF-8");
+    command.env_remove("MEMSCOPE_REPORT").env_remove("MEMSCOPE_SIM_DIR").current_dir(folder);
+    let made = command.output().expect("the program");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    String::from_utf8(made.stdout).expect("text")
+}
+
+/// A file of the repository.
+fn own(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).expect("a file")
+}
+
 /// The screen in the readme, and in its picture, is what an installed program prints: `./x pictures` writes both.
 #[test]
 fn the_readme_has_todays_screen() {
     let folder = tempfile::tempdir().expect("a folder");
-    // Outside of the source tree, where it shows its recording.
-    let program = folder.path().join("memscope-bpf");
-    std::fs::copy(tracer_path(), &program).expect("a copy");
-    // As a user has it, not these tests.
-    let mut command = Command::new(&program);
-    command.arg("demo").env("LC_ALL", "C.UTF-8").env_remove("MEMSCOPE_REPORT").env_remove("MEMSCOPE_SIM_DIR");
-    command.current_dir(folder.path());
-    let made = command.output().expect("the program");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let screen = String::from_utf8(made.stdout).expect("text");
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).expect("a readme");
+    let screen = demo(folder.path(), &[]);
     let expected = format!("```text\n$ memscope-bpf demo\n{}\n```", screen.trim_end());
-    assert!(screen.contains("LEAK") && readme.contains(&expected), "`./x pictures` writes this into it:\n{screen}");
-    let picture = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/pictures/demo.svg");
-    let picture = std::fs::read_to_string(picture).expect("a picture");
+    assert!(screen.contains("LEAK"), "{screen}");
+    for readme in ["README.md", "README.zh-CN.md"] {
+        assert!(own(readme).contains(&expected), "{readme}: `./x pictures` writes this:\n{screen}");
+    }
+    let picture = own("docs/pictures/demo.svg");
     let lines: Vec<&str> = picture.lines().filter_map(|line| line.split_once('>')?.1.strip_suffix("</text>")).collect();
     let shown: Vec<&str> = screen.lines().filter(|line| !line.is_empty()).collect();
     assert_eq!(lines[1..], shown, "`./x pictures` draws it");
+}
+
+/// The picture of the page is of the page that today's program makes: the same input gives the same bytes.
+#[test]
+fn the_picture_is_of_todays_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    demo(folder.path(), &["--html=page.html"]);
+    let sums = Command::new("sha256sum").arg(folder.path().join("page.html")).output().expect("sha256sum");
+    let sums = String::from_utf8(sums.stdout).expect("text");
+    let sum = own("docs/pictures/page.sha256");
+    assert_eq!(sums.split_whitespace().next(), Some(sum.trim()), "`./x pictures` takes it");
 }

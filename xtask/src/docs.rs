@@ -7,9 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
-use crate::project::{find, program, root, run as run_command};
+use crate::{
+    project::{program, root, run as run_command},
+    setup,
+};
 
 /// Words for which docs/glossary.md or plain English has a better one, each on a line with what to write; whole words, in small
 /// letters. A unit test holds the help of every command to the same list.
@@ -24,10 +27,7 @@ const CONTENTS: &str = "docs/SUMMARY.md";
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     ensure!(arguments.is_empty(), "usage: ./x docs");
     check()?;
-    if find("mdbook").is_none() {
-        bail!("mdbook is not installed: `cargo install mdbook --locked`, then again");
-    }
-    run_command(program("mdbook").args(["build", PAGES]))
+    run_command(program(setup::mdbook()?).args(["build", PAGES]))
 }
 
 /// Fails with every place.
@@ -88,12 +88,22 @@ fn dead_links(page: &Path, text: &str) -> Result<Vec<String>> {
         }
         let (file, heading) = link.split_once('#').unwrap_or((link, ""));
         let target = if file.is_empty() { page.to_owned() } else { page.with_file_name(file) };
+        if leaves_site(page, &target) {
+            dead.push(format!("{link} (the site has the pages of `{PAGES}` alone)"));
+            continue;
+        }
         let leads = target.exists() && (heading.is_empty() || headings(&read(&target)?).contains(heading));
         if !leads {
             dead.push(link.to_owned());
         }
     }
     Ok(dead)
+}
+
+/// Whether the link of a page of the site leads out of it.
+fn leaves_site(page: &Path, target: &Path) -> bool {
+    let site = root().join(PAGES);
+    page.starts_with(&site) && target.canonicalize().is_ok_and(|target| !target.starts_with(&site))
 }
 
 /// Targets of links outside of code.

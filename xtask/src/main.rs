@@ -48,7 +48,7 @@ usage: ./x VERB [ARGUMENTS]
                       recording that an installed program shows (memscope-user/demo/torch.capture)
   check [--figures]   format, lints, documentation, each feature set, the other architecture, and which folder knows which
                       (docs/architecture.md); --figures prints figures of the code instead
-  docs                the documentation as a site with search, in target/book (needs mdbook)
+  docs                the documentation as a site with search, in target/book
   pictures            the screens in the readmes and their picture, as today's program prints them
   unit [NAME...]      tests without root, network and BPF; in seconds once it is compiled. NAME and further arguments go to nextest
   live [NAME...]      builds the program and the simulation, and runs the tests under real probes (as root)

@@ -1,13 +1,14 @@
-//! `pictures`: the screens in the readmes, as today's program prints them for the recording of the demo, and the terminal as a moving
-//! picture. A test holds them against it (`tests/tests/exports.rs`).
+//! `pictures`: the screens in the readmes, as today's program prints them for the recording of the demo, the terminal as a moving
+//! picture, and the page in a browser. A test holds them against it (`tests/tests/exports.rs`).
 
-use std::{fmt::Write as _, fs};
+use std::{fmt::Write as _, fs, path::Path, process::Output};
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::{
-    build,
-    project::{program, root, target, tool},
+    apt, build,
+    project::{output, program, root, run as run_command, target, tool},
+    setup,
 };
 
 /// Pages with the screen, behind this line.
@@ -16,6 +17,12 @@ const BEGIN: &str = "$ memscope-bpf demo\n";
 const END: &str = "\n```";
 /// The terminal, in which the command is typed and the screen appears.
 const TERMINAL: &str = "docs/pictures/demo.svg";
+/// The page, in a window of this size, and the checksum of the page that it shows.
+const PAGE: &str = "docs/pictures/page.png";
+const PAGE_SIZE: &str = "1360,1100";
+const PAGE_SUM: &str = "docs/pictures/page.sha256";
+/// It has a button with Chinese letters.
+const FONTS: &str = "fonts-wqy-microhei";
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     ensure!(arguments.is_empty(), "usage: ./x pictures");
@@ -33,7 +40,33 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     fs::create_dir_all(path.parent().context("a folder")?)?;
     fs::write(&path, terminal(&screen)).with_context(|| format!("cannot write `{TERMINAL}`"))?;
     eprintln!("{TERMINAL}");
+    page()
+}
+
+/// The page of the demo. Its picture differs with fonts, so that what is held against today's program is its source.
+fn page() -> Result<()> {
+    let page = target().join("pictures/demo.html");
+    demo(&[&format!("--html={}", page.display())])?;
+    let sums = output(program("sha256sum").arg(&page))?;
+    let sum = sums.split_whitespace().next().context("a checksum")?;
+    apt::install(&[FONTS])?;
+    photograph(&page, &root().join(PAGE))?;
+    fs::write(root().join(PAGE_SUM), format!("{sum}\n")).with_context(|| format!("cannot write `{PAGE_SUM}`"))?;
+    eprintln!("{PAGE}");
     Ok(())
+}
+
+/// What a browser shows of a page.
+fn photograph(page: &Path, picture: &Path) -> Result<()> {
+    let profile = target().join("pictures/browser");
+    let mut browser = program(setup::browser()?);
+    browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars", "--lang=en"]);
+    browser.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
+    // Its own clock: until the page is drawn.
+    browser.args(["--virtual-time-budget=5000", &format!("--window-size={PAGE_SIZE}")]);
+    browser.arg(format!("--user-data-dir={}", profile.display()));
+    browser.arg(format!("--screenshot={}", picture.display())).arg(format!("file://{}", page.display()));
+    run_command(&mut browser)
 }
 
 /// A terminal of 82 columns as a picture: the command is typed, then the lines come. Without motion where readers ask for none.
@@ -74,17 +107,22 @@ fn terminal(screen: &str) -> String {
     svg
 }
 
-/// What an installed program shows: one that is not in a source tree.
+/// What an installed program shows.
 fn screen() -> Result<String> {
+    String::from_utf8(demo(&[])?.stdout).context("the screen is no text")
+}
+
+/// The demo of an installed program: one that is not in a source tree.
+fn demo(options: &[&str]) -> Result<Output> {
     let place = target().join("pictures");
     fs::create_dir_all(&place).with_context(|| format!("cannot create `{}`", place.display()))?;
     let elsewhere = std::env::temp_dir().join(format!("memscope-bpf-{}", std::process::id()));
     fs::copy(tool(), &elsewhere).context("cannot copy the program")?;
-    let made = program(&elsewhere).arg("demo").env("LC_ALL", "C.UTF-8").current_dir(&place).output();
+    let made = program(&elsewhere).arg("demo").args(options).env("LC_ALL", "C.UTF-8").current_dir(&place).output();
     fs::remove_file(&elsewhere).context("cannot remove the copy")?;
     let made = made.context("cannot run the program")?;
     ensure!(made.status.success(), "the demo failed: {}", String::from_utf8_lossy(&made.stderr));
-    String::from_utf8(made.stdout).context("the screen is no text")
+    Ok(made)
 }
 
 /// The page with this screen, if it has one.

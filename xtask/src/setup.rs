@@ -16,6 +16,8 @@ use crate::{
 const BPF_LINKER: &str = "0.10.3";
 /// The one the configuration was written for; any that is installed will do.
 const NEXTEST: &str = "0.9.143";
+/// The same of docs/book.toml.
+const MDBOOK: &str = "0.5.4";
 
 /// Where tests find the browser.
 pub(crate) const CHROMIUM: &str = "MEMSCOPE_CHROMIUM";
@@ -46,7 +48,7 @@ pub(crate) fn to_build() -> Result<()> {
     if env::var_os(bpf::OBJECT).is_some() || has_bpf_linker() {
         return Ok(());
     }
-    install("bpf-linker", BPF_LINKER)
+    install("bpf-linker", BPF_LINKER, &[])
 }
 
 /// What building for the other architecture needs.
@@ -85,15 +87,23 @@ pub(crate) fn browser() -> Result<PathBuf> {
 
 /// The test runner.
 pub(crate) fn nextest() -> Result<PathBuf> {
-    const NAME: &str = "cargo-nextest";
-    let own = tools().join("bin").join(NAME);
+    own_or_installed("cargo-nextest", NEXTEST, &[])
+}
+
+/// What makes the site of the documentation; without the server that shows pages while they are written.
+pub(crate) fn mdbook() -> Result<PathBuf> {
+    own_or_installed("mdbook", MDBOOK, &["--no-default-features", "--features", "search"])
+}
+
+fn own_or_installed(name: &str, version: &str, features: &[&str]) -> Result<PathBuf> {
+    let own = tools().join("bin").join(name);
     if own.is_file() {
         return Ok(own);
     }
-    if let Some(installed) = find(NAME) {
+    if let Some(installed) = find(name) {
         return Ok(installed);
     }
-    install(NAME, NEXTEST)?;
+    install(name, version, features)?;
     Ok(own)
 }
 
@@ -106,6 +116,11 @@ fn has_bpf_linker() -> bool {
         })
 }
 
-fn install(name: &str, version: &str) -> Result<()> {
-    run_command(cargo().args(["install", &format!("{name}@{version}"), "--locked", "--root"]).arg(tools()))
+/// Built quickly rather than well: each of these tools waits for what it calls (LLVM, tests), or runs for a moment.
+fn install(name: &str, version: &str, features: &[&str]) -> Result<()> {
+    let mut cargo = cargo();
+    cargo.args(["install", &format!("{name}@{version}"), "--locked", "--root"]).arg(tools()).args(features);
+    cargo.envs([("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"), ("CARGO_PROFILE_RELEASE_LTO", "off")]);
+    cargo.envs([("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"), ("CARGO_PROFILE_RELEASE_DEBUG", "0")]);
+    run_command(&mut cargo)
 }
