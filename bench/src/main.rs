@@ -43,9 +43,11 @@ fn run(words: &[&str]) -> Result<bool> {
         ["leaks", "details"] => Ok(leaks::run(Extent::full(true))),
         ["leaks", "details", seeds] => Ok(leaks::run(Extent::first(seeds.parse()?, true))),
         ["sizes", tool] => sizes::run(tool),
-        ["report"] => sizes::pages(),
+        ["report", folder] => sizes::pages(folder),
         ["whatif"] => whatif::run(),
         ["case", case @ ..] => sizes::case(case).map(|()| true),
-        _ => bail!("usage: memscope-bench leaks [details [SEEDS]], sizes PATH_OF_MEMSCOPE_BPF, report, or whatif"),
+        _ => {
+            bail!("usage: memscope-bench leaks [details [SEEDS]], sizes PATH_OF_MEMSCOPE_BPF, report FOLDER, or whatif")
+        }
     }
 }

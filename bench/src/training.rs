@@ -18,6 +18,8 @@ const LAYERS: u64 = 100;
 pub(crate) struct Shape {
     /// Blocks that live all the time.
     live_blocks: u64,
+    /// Their places, each with ten frames of its own; 0: the two of loading and of the optimizer.
+    places: u64,
     steps: u64,
     /// Blocks that each step allocates and frees.
     step_blocks: u64,
@@ -28,17 +30,22 @@ pub(crate) struct Shape {
 impl Shape {
     /// About this number of events: 2000 blocks a step, of each step one stays.
     pub(crate) const fn large(events: u64) -> Self {
-        Self { live_blocks: 1000, steps: events / 4005, step_blocks: 2000, leaks: 1 }
+        Self { live_blocks: 1000, places: 0, steps: events / 4005, step_blocks: 2000, leaks: 1 }
     }
 
     /// This number of live blocks besides, among which each step's come and go.
     pub(crate) const fn with_live_blocks(live_blocks: u64, events: u64) -> Self {
-        Self { live_blocks, steps: events / 4004, step_blocks: 2000, leaks: 0 }
+        Self { live_blocks, places: 0, steps: events / 4004, step_blocks: 2000, leaks: 0 }
     }
 
     /// This number of steps, each with a leak.
     pub(crate) const fn with_leaking_steps(steps: u64) -> Self {
-        Self { live_blocks: 1000, steps, step_blocks: 500, leaks: 100 }
+        Self { live_blocks: 1000, places: 0, steps, step_blocks: 500, leaks: 100 }
+    }
+
+    /// As many blocks and frames as a page keeps one by one: 59 015 blocks, half of them at the same time, with 200 000 frames.
+    pub(crate) const fn varied() -> Self {
+        Self { live_blocks: 29_000, places: 20_000, steps: 15, step_blocks: 2000, leaks: 1 }
     }
 
     /// Leaks of the pool that the step rule finds: those of neither the first step, which it passes over, nor the last, after
@@ -79,12 +86,25 @@ impl Lines {
     }
 }
 
+/// A place with ten frames of its own.
+fn place_of(number: u64) -> Stacks {
+    let frames: Vec<String> =
+        (0..10).map(|depth| format!("pkg{}/part{number}.py({depth}): call_{number}_{depth}", number % 97)).collect();
+    let python = Stack::keep(frames.iter().map(String::as_str), StackEnd::Root);
+    Stacks { python: Some(python), ..Stacks::default() }
+}
+
 /// Trains to the end; gives what is found.
 pub(crate) fn train(program: Program, shape: Shape) -> Vec<Finding> {
     let lines = Lines::new();
     let mut training = Training { program, random: Random::new(7), heap: Heap::default(), sizes: Vec::new() };
+    let places: Vec<Stacks> = (0..shape.places).map(place_of).collect();
     for block in 0..shape.live_blocks {
-        let stacks = if block % 3 == 0 { lines.optimizer } else { lines.load };
+        let stacks = match places.len() {
+            0 if block % 3 == 0 => lines.optimizer,
+            0 => lines.load,
+            count => places[block as usize % count],
+        };
         training.alloc(stacks);
     }
     for _ in 0..shape.steps {

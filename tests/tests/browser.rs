@@ -1,17 +1,13 @@
 //! The page of `report` in a real browser, used as a reader uses it.
 //!
-//! `./x test` installs Chromium, unless `--no-browser` was given. Needs `MEMSCOPE_BIN` and `MEMSCOPE_CHROMIUM`. The browser is driven by
-//! its own protocol over a pipe (`--remote-debugging-pipe`: JSON, each message ends with a zero byte), so nothing stands in between.
+//! `./x test` installs Chromium, unless `--no-browser` was given. Needs `MEMSCOPE_BIN` and `MEMSCOPE_CHROMIUM`.
 
-#[path = "browser/chromium.rs"]
-mod chromium;
 #[path = "browser/run.rs"]
 mod run;
 
 use std::process::Command;
 
-use chromium::Page;
-use memscope_tests::harness::tracer::tracer_path;
+use memscope_tests::harness::{browser::Page, tracer::tracer_path};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -49,6 +49,14 @@ pub(crate) fn stand_in() -> Result<PathBuf> {
     Ok(file)
 }
 
+/// The object inside the program that was built last.
+pub(crate) fn of_program() -> Result<PathBuf> {
+    let built = fs::read_dir(target().join("release/build")).context("the program is not built")?;
+    let objects = built.flatten().map(|entry| entry.path().join("out/memscope.bpf.o"));
+    let newest = objects.filter_map(|object| Some((fs::metadata(&object).ok()?.modified().ok()?, object))).max();
+    newest.map(|(_, object)| object).context("the program is not built")
+}
+
 /// From the sources in that folder, by the build script: one recipe, hence the same bytes as inside the program.
 pub(crate) fn build(arch: &Arch, sources: &Path) -> Result<PathBuf> {
     let mut check = cargo();

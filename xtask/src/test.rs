@@ -156,9 +156,12 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The examples of the library's documentation, which nextest does not run; with the BPF object, since the first one traces a program.
+/// The examples of the library's documentation, which nextest does not run. They have the BPF object of the program, since the first
+/// one traces; all else is built as for the tests.
 fn doc_tests() -> Result<()> {
-    run_command(cargo().args(["test", "--release", "--doc", "--locked", "--quiet"]).args(build::PACKAGES))
+    let mut cargo = cargo();
+    cargo.args(["test", "--doc", "--quiet", "--locked", "--workspace", "--exclude", "memscope-ebpf"]);
+    run_command(cargo.env(bpf::OBJECT, bpf::of_program()?))
 }
 
 /// What `test` was asked to do.

@@ -3,9 +3,10 @@
 //! [`tracer`] runs programs, as root or as a [`user`], [`daemon`] has scripts traced, [`debugger`] stops and kills programs, [`disk`] is soon full,
 //! [`pythons`] finds interpreters, [`kernel`] says what there is to expect, [`journal`] reads the truth, [`rows`] the outputs,
 //! [`document`] holds JSON to its schemas, [`terminal`] says what terminals obey, [`uprobes`] are another's probes on the same functions,
-//! [`expect`] holds one against the other, [`holders`] asks who holds blocks. Nothing here is shared with memscope-user: the formats are read as their documentation has them.
+//! [`expect`] holds one against the other, [`holders`] asks who holds blocks, [`browser`] opens pages. Nothing here is shared with memscope-user: the formats are read as their documentation has them.
 
 pub mod agent;
+pub mod browser;
 pub mod container;
 pub mod daemon;
 pub mod debugger;

@@ -1,9 +1,11 @@
 //! What the analyses find, and what that costs, by made-up programs.
 
-use anyhow::Result;
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context as _, Result};
 
 use crate::{
-    build,
+    bpf, build,
     project::{cargo, program, run as run_command, target, tool},
     setup,
 };
@@ -20,9 +22,18 @@ pub(super) fn sizes() -> Result<()> {
     run_command(made_up.arg("sizes").arg(tool()))
 }
 
-/// Pages for a browser: time, memory and size.
+/// Pages for a browser: time, memory and size, and what drawing them takes in one.
 pub(super) fn report() -> Result<()> {
-    run_command(made_up()?.arg("report"))
+    let folder = target().join("bench/pages");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create `{}`", folder.display()))?;
+    run_command(made_up()?.arg("report").arg(&folder))?;
+    let mut pages: Vec<PathBuf> =
+        fs::read_dir(&folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+    pages.sort();
+    let mut open = cargo();
+    open.args(["run", "--locked", "--quiet", "--package", "memscope-tests", "--bin", "pages", "--"]).args(pages);
+    // What opens pages needs no BPF object.
+    run_command(open.env(setup::CHROMIUM, setup::browser()?).env(bpf::OBJECT, bpf::stand_in()?))
 }
 
 /// Replays under other settings: time, and memory of a request.

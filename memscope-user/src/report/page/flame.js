@@ -31,9 +31,12 @@ function rootOf(all) {
   return on;
 }
 const pathOf = n => { const path = []; for (let k = n; k.up; k = k.up) path.unshift(k.number); return path; };
+// The largest first; both are kept, since each letter of a search asks all nodes.
+const kidsOf = n => n.sorted ??= [...n.kids.values()].sort((a, b) => b.bytes - a.bytes || a.number - b.number);
+const textOf = n => n.text ??= n.name ? frameText(n.name).toLowerCase() : "";
 function flame() {
   const all = tree(), root = rootOf(all), q = state.query, total = root.bytes || 1;
-  const hit = n => n.name && frameText(n.name).toLowerCase().includes(q);
+  const hit = n => textOf(n).includes(q);
   const boxes = [], w0 = $("flame").clientWidth || 1200;
   let hits = 0, level = [[root, 0, w0, false]], depth = 0;
   for (; level.length && depth < 120 && boxes.length < MAX_BOXES; depth++) {
@@ -43,10 +46,10 @@ function flame() {
       if (on && !under) hits += n.bytes;
       boxes.push([x, w, depth, n, !q || on]);
       let left = x;
-      for (const kid of [...n.kids.values()].sort((a, b) => b.bytes - a.bytes || a.number - b.number)) {
+      for (const kid of kidsOf(n)) {
         const kw = w * kid.bytes / (n.bytes || 1);
         if (kw >= .4) next.push([kid, left, kw, on]);
-        else if (q) { const walk = k => hit(k) ? k.bytes : [...k.kids.values()].reduce((s, c) => s + walk(c), 0); if (!on) hits += walk(kid); }
+        else if (q) { const walk = k => { if (hit(k)) return k.bytes; let sum = 0; for (const c of k.kids.values()) sum += walk(c); return sum; }; if (!on) hits += walk(kid); }
         left += kw;
       }
     }
@@ -75,9 +78,9 @@ function flame() {
 function zoom(n) { state.path = pathOf(n); shown.pick = n; flame(); }
 const flameAt = e => { const x = localX("flame", e), d = Math.floor(localY("flame", e) / ROW), b = shown.flame.boxes.find(b => b[2] === d && x >= b[0] && x < b[0] + b[1]); return b && b[3]; };
 function flameKeys(e) {
-  const all = tree(), n = shown.pick || rootOf(all), kids = k => [...k.kids.values()].sort((a, b) => b.bytes - a.bytes || a.number - b.number);
-  const beside = d => { const row = n.up ? kids(n.up) : [n]; return row[row.indexOf(n) + d]; };
-  const to = { ArrowDown: () => kids(n)[0], ArrowUp: () => n.up, ArrowLeft: () => beside(-1), ArrowRight: () => beside(1) }[e.key];
+  const all = tree(), n = shown.pick || rootOf(all);
+  const beside = d => { const row = n.up ? kidsOf(n.up) : [n]; return row[row.indexOf(n) + d]; };
+  const to = { ArrowDown: () => kidsOf(n)[0], ArrowUp: () => n.up, ArrowLeft: () => beside(-1), ArrowRight: () => beside(1) }[e.key];
   if (to) { const next = to(); if (next) { shown.pick = next; flame(); $("match").textContent = shown.flame.say(next).replaceAll("\n", " · "); } e.preventDefault(); }
   if (e.key === "Enter") { zoom(n); e.preventDefault(); }
   if (e.key === "Escape") zoom(all);

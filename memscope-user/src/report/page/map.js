@@ -10,25 +10,20 @@ function heightOf() {
   return most;
 }
 const heights = {};
+// The picture without the cursor, which moves more often than all else.
+let drawn = { key: "" };
 function map() {
-  const l = layer(), [g, w, h] = canvas("map", MAP_HEIGHT), t0 = col("b", "t0"), life = col("b", "life"), y = col("b", "y"), size = col("b", "size"), part = col("b", "part"), held = col("b", "held");
-  const H = heights[[state.view, state.layer]] ??= heightOf(), X = t => (t - state.from) / (state.to - state.from) * w, Y = v => v / H * h;
-  g.fillStyle = inks.bg; g.fillRect(0, 0, w, h);
-  g.fillStyle = inks.free;
-  // Segments lie where their blocks do: the packed place of a block less its place in the segment.
-  for (const s of segmentsOf()) { const base = s[6] ??= baseOf(s); if (base != null) g.fillRect(X(s[2]), Y(base), Math.max(.5, X(s[4] ? view().end : s[3]) - X(s[2])), Math.max(.5, Y(s[1]) - .5)); }
-  const colours = l.parts.map((_, i) => partColour(l, i)), order = [...colours.keys()].map(() => []);
-  for (let i = 0; i < t0.length; i++) {
-    const end = held[i] ? view().end : t0[i] + life[i];
-    if (y[i] && end >= state.from && t0[i] <= state.to) order[part[i]].push(i);
+  const l = layer(), [g, w, h] = canvas("map", MAP_HEIGHT), t0 = col("b", "t0"), life = col("b", "life"), y = col("b", "y"), size = col("b", "size");
+  const H = heights[[state.view, state.layer]] ??= heightOf(), X = t => (t - state.from) / (state.to - state.from) * w, held = col("b", "held");
+  const key = [state.view, state.layer, state.from, state.to, g.canvas.width, document.documentElement.dataset.theme].join();
+  if (drawn.key === key) g.drawImage(drawn.picture, 0, 0, w, h);
+  else {
+    blocks(l, g, w, h, X, v => v / H * h);
+    const picture = el("canvas");
+    picture.width = g.canvas.width; picture.height = g.canvas.height;
+    picture.getContext("2d").drawImage(g.canvas, 0, 0);
+    drawn = { key, picture };
   }
-  order.forEach((list, c) => {
-    g.fillStyle = colours[c];
-    for (const i of list) {
-      const x = Math.max(-2, X(t0[i])), bw = Math.max(.7, Math.min(w + 2, X(held[i] ? view().end : t0[i] + life[i])) - x), bh = Math.max(.7, size[i] / H * h);
-      g.fillRect(x, Y(y[i] - 1), bw > 4 ? bw - .6 : bw, bh > 3 ? bh - .7 : bh);
-    }
-  });
   g.fillStyle = inks.found;
   for (const [t] of view().failed) g.fillRect(X(t), 0, 1.5, h);
   g.fillStyle = inks.ink; g.fillRect(X(state.cursor), 0, 1, h);
@@ -48,6 +43,39 @@ function map() {
   const n = count(l.shown), all = count(l.allocations);
   $("mapHint").textContent = (l.exact ? W.mapAll(n) : W.mapSome(n, all)) + W.mapMore;
   $("map").setAttribute("aria-label", `${W.blocks}: ${l.exact ? W.mapAll(n) : W.mapSome(n, all)}`);
+}
+function blocks(l, g, w, h, X, Y) {
+  const t0 = col("b", "t0"), life = col("b", "life"), y = col("b", "y"), size = col("b", "size"), part = col("b", "part"), held = col("b", "held");
+  g.fillStyle = inks.bg; g.fillRect(0, 0, w, h);
+  g.fillStyle = inks.free;
+  // Segments lie where their blocks do: the packed place of a block less its place in the segment.
+  for (const s of segmentsOf()) { const base = s[6] ??= baseOf(s); if (base != null) g.fillRect(X(s[2]), Y(base), Math.max(.5, X(s[4] ? view().end : s[3]) - X(s[2])), Math.max(.5, Y(s[1]) - .5)); }
+  const colours = l.parts.map((_, i) => partColour(l, i)), order = [...colours.keys()].map(() => []);
+  for (let i = 0; i < t0.length; i++) {
+    const end = held[i] ? view().end : t0[i] + life[i];
+    if (y[i] && end >= state.from && t0[i] <= state.to) order[part[i]].push(i);
+  }
+  // Blocks of less than a pixel share it: it is painted once for each colour.
+  const wide = Math.ceil(w) + 4, pixels = new Uint16Array(wide * (h + 1)), from = new Float32Array(h + 1), to = new Float32Array(h + 1);
+  order.forEach((list, c) => {
+    g.fillStyle = colours[c];
+    from.fill(0); to.fill(-1);
+    for (const i of list) {
+      const x = Math.max(-2, X(t0[i])), bw = Math.min(w + 2, X(held[i] ? view().end : t0[i] + life[i])) - x, top = Y(y[i] - 1), bh = Y(size[i]);
+      if (bh > 1) { g.fillRect(x, top, bw > 4 ? bw - .6 : Math.max(.7, bw), bh > 3 ? bh - .7 : bh); continue; }
+      const row = Math.min(h, Math.floor(top));
+      if (bw > 1) {
+        if (x >= from[row] && x + bw <= to[row]) continue;
+        from[row] = x; to[row] = x + bw;
+        g.fillRect(x, row, bw, 1);
+      } else {
+        const pixel = row * wide + Math.floor(x) + 2;
+        if (pixels[pixel] === c + 1) continue;
+        pixels[pixel] = c + 1;
+        g.fillRect(Math.floor(x), row, 1, 1);
+      }
+    }
+  });
 }
 function baseOf(s) {
   const addr = col("b", "addr"), y = col("b", "y");

@@ -1,4 +1,5 @@
-//! A browser and one page in it, by Chromium's own protocol.
+//! A browser and one page in it, by Chromium's own protocol over a pipe (`--remote-debugging-pipe`: JSON, each message ends with a zero
+//! byte), so that nothing stands in between.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -13,7 +14,7 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A page. The browser ends with it.
-pub(crate) struct Page {
+pub struct Page {
     browser: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
@@ -26,7 +27,7 @@ pub(crate) struct Page {
 
 impl Page {
     /// Opens a file, and waits until it is drawn.
-    pub(crate) fn open(file: &Path) -> Self {
+    pub fn open(file: &Path) -> Self {
         let mut page = Self::start();
         let target = page.call("Target.createTarget", &json!({ "url": "about:blank" }));
         let session = page.call("Target.attachToTarget", &json!({ "targetId": target["targetId"], "flatten": true }));
@@ -82,7 +83,7 @@ impl Page {
     }
 
     /// Asks the browser, and waits for its answer.
-    pub(crate) fn call(&mut self, method: &str, parameters: &Value) -> Value {
+    pub fn call(&mut self, method: &str, parameters: &Value) -> Value {
         self.calls += 1;
         let mut message = json!({ "id": self.calls, "method": method, "params": parameters });
         if let Some(session) = &self.session {
@@ -120,32 +121,33 @@ impl Page {
     }
 
     /// Make sure that there was no error, no dialog and no request.
-    pub(crate) fn is_quiet(&mut self) {
+    pub fn is_quiet(&mut self) {
         self.value("1");
         assert_eq!(self.complaints, Vec::<String>::new());
     }
 
     /// What an expression gives.
-    pub(crate) fn value(&mut self, expression: &str) -> Value {
+    pub fn value(&mut self, expression: &str) -> Value {
         let asked = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let result = self.call("Runtime.evaluate", &asked);
         assert!(result.get("exceptionDetails").is_none(), "{expression}: {result}");
         result["result"]["value"].clone()
     }
 
-    pub(crate) fn text(&mut self, expression: &str) -> String {
+    /// The text that an expression gives.
+    pub fn text(&mut self, expression: &str) -> String {
         self.value(expression).as_str().unwrap_or_else(|| panic!("{expression} is no text")).to_owned()
     }
 
     /// Presses a key where the focus is.
-    pub(crate) fn key(&mut self, key: &str) {
+    pub fn key(&mut self, key: &str) {
         for kind in ["rawKeyDown", "keyUp"] {
             self.call("Input.dispatchKeyEvent", &json!({ "type": kind, "key": key, "code": key }));
         }
     }
 
     /// Clicks into a chart: a part of its width, and pixels below its upper edge.
-    pub(crate) fn click(&mut self, id: &str, across: f64, down: f64) {
+    pub fn click(&mut self, id: &str, across: f64, down: f64) {
         let place = format!(
             "(() => {{ const e = document.getElementById('{id}'); e.scrollIntoView({{ block: 'center', behavior: 'instant' }}); \
              const r = e.getBoundingClientRect(); return [r.left + r.width * {across}, r.top + {down}]; }})()"
