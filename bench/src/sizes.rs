@@ -78,7 +78,9 @@ pub(crate) fn pages(folder: &str) -> Result<bool> {
         met &= line(&what, &["page", &events.to_string(), &format!("{folder}/{name}.html")], Some(goal(events)))?.1;
     }
     let what = "59 015 blocks, half of them of 20 000 places with 200 000 frames, the same";
-    met &= line(what, &["page", "varied", &format!("{folder}/varied.html")], Some(goal(FEWER_EVENTS)))?.1;
+    // Besides, 10 µs for each frame: it is matched once with each rule of owners, and packed.
+    let frames = Cost { cpu_seconds: 4.0, peak_bytes: 1 << 30 };
+    met &= line(what, &["page", "varied", &format!("{folder}/varied.html")], Some(frames))?.1;
     println!("goals: {}", if met { "met" } else { "MISSED" });
     Ok(met)
 }

@@ -11,6 +11,8 @@ const MAX_BYTES: usize = 512;
 pub(super) struct Pattern {
     place: Box<str>,
     name: Box<str>,
+    /// Where the last part of the name begins.
+    last: usize,
 }
 
 /// The parts of a frame's text.
@@ -43,14 +45,15 @@ impl Pattern {
                 text.chars().take(80).collect::<String>()
             ));
         }
-        Ok(Self { place: place.into(), name: name.into() })
+        let last = name.rfind('.').map_or(0, |at| at + 1);
+        Ok(Self { place: place.into(), name: name.into(), last })
     }
 
     /// Whether the pattern matches the frame. Before Python 3.11 frames have names without their class or function
     /// (`qualified` is false): then only the last part of the pattern's name counts.
     pub(super) fn matches(&self, frame: Frame<'_>, qualified: bool) -> bool {
-        let last = || self.name.rsplit('.').next().unwrap_or(&self.name);
-        (glob(&self.name, frame.name) || (!qualified && glob(last(), frame.name))) && self.is_at(frame.place)
+        let is_last = || !qualified && glob(&self.name[self.last..], frame.name);
+        (glob(&self.name, frame.name) || is_last()) && self.is_at(frame.place)
     }
 
     fn is_at(&self, place: &str) -> bool {
@@ -91,6 +94,10 @@ pub(super) fn native_module(text: &str) -> &str {
 /// Whether a text matches a pattern; `*` matches any characters, or none.
 pub(super) fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    // The last letter settles most texts.
+    if pattern.last().is_some_and(|last| *last != b'*' && text.last() != Some(last)) {
+        return false;
+    }
     let (mut at, mut place) = (0, 0);
     // Where to continue when the text behind the last star does not match: the star takes one more character.
     let mut star = None;
