@@ -197,7 +197,7 @@ pub(super) fn start(
     let looker = Looker { jobs, pace, is_asked: options.looks == Looks::Often };
     let (notes, pace, keys) = (reader.notes(), Arc::clone(&looker.pace), options.keys);
     let work = move |post: &mut Post| {
-        priority::give_way();
+        priority::give_way(priority::LOW);
         for job in taken {
             let (begin, at) = (Instant::now(), job.at);
             take(&job, &notes, keys, &speaker);

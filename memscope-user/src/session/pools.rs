@@ -41,7 +41,7 @@ pub(super) fn start(reader: &Reader, speaker: Speaker, crew: &Crew) -> Result<Po
     let (pids, asked) = mpsc::channel();
     let notes = reader.notes();
     let work = move |post: &mut Post| {
-        priority::give_way();
+        priority::give_way(priority::LOW);
         for pid in asked {
             read(pid, &notes, &speaker);
             heap::give_back();

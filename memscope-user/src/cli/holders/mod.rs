@@ -10,6 +10,7 @@ use super::{FAILURE, args::HoldersArgs, error, input::exit, terminal};
 use crate::{
     document, error_chain,
     holders::{Asked, Holders, Process, Question, Which, holders, write_text},
+    os::priority,
 };
 
 /// `holders PID`.
@@ -22,6 +23,8 @@ pub(super) fn run(args: &HoldersArgs) -> ExitCode {
             return ExitCode::from(FAILURE);
         }
     };
+    // Threads that read the process would take processors from it.
+    priority::give_way(priority::LOWEST);
     exit(|| {
         let question = Question { which: which(args)?, paths: args.paths as usize, keys: !args.no_keys };
         let found = holders(&process, &question)?;
