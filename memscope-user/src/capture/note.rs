@@ -279,6 +279,12 @@ pub struct LossCount {
     pub count: u64,
 }
 
+/// The first half of these, and the rest.
+fn in_half<T: Clone>(all: &[T]) -> (Vec<T>, Vec<T>) {
+    let (front, back) = all.split_at(all.len() / 2);
+    (front.to_vec(), back.to_vec())
+}
+
 impl Note {
     /// Reads the JSON of a note record.
     pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
@@ -289,67 +295,54 @@ impl Note {
     fn halves(&self) -> Option<(Self, Self)> {
         match self {
             Self::Rows { first, rows } if rows.len() > 1 => {
-                let (front, back) = rows.split_at(rows.len() / 2);
+                let (front, back) = in_half(rows);
                 let second = first.saturating_add(front.len() as u16);
-                Some((
-                    Self::Rows { first: *first, rows: front.to_vec() },
-                    Self::Rows { first: second, rows: back.to_vec() },
-                ))
+                Some((Self::Rows { first: *first, rows: front }, Self::Rows { first: second, rows: back }))
             }
             Self::Operators { first, layout, operators } if operators.len() > 1 => {
-                let (front, back) = operators.split_at(operators.len() / 2);
+                let (front, back) = in_half(operators);
                 let second = first.saturating_add(front.len() as u32);
-                let part = |first, operators: &[OpInfo]| Self::Operators {
-                    first,
-                    layout: *layout,
-                    operators: operators.to_vec(),
-                };
+                let part = |first, operators| Self::Operators { first, layout: *layout, operators };
                 Some((part(*first, front), part(second, back)))
             }
             Self::Symbols { generation, symbols } if symbols.len() > 1 => {
-                let (front, back) = symbols.split_at(symbols.len() / 2);
-                let part = |symbols: &[Symbol]| Self::Symbols { generation: *generation, symbols: symbols.to_vec() };
+                let (front, back) = in_half(symbols);
+                let part = |symbols| Self::Symbols { generation: *generation, symbols };
                 Some((part(front), part(back)))
             }
             Self::LookBegins { look, pid, at, places } if places.len() > 1 => {
-                let (front, back) = places.split_at(places.len() / 2);
-                let part = |places: &[LookPlace]| Self::LookBegins {
-                    look: *look,
-                    pid: *pid,
-                    at: *at,
-                    places: places.to_vec(),
-                };
+                let (front, back) = in_half(places);
+                let part = |places| Self::LookBegins { look: *look, pid: *pid, at: *at, places };
                 Some((part(front), part(back)))
             }
             Self::PoolFound { pid, device, used_bytes, reserved_bytes, segments, blocks }
                 if segments.len().max(blocks.len()) > 1 =>
             {
-                let part = |segments: &[(u64, u64)], blocks: &[(u64, u64, Option<u64>)]| Self::PoolFound {
+                let part = |segments, blocks| Self::PoolFound {
                     pid: *pid,
                     device: *device,
                     used_bytes: *used_bytes,
                     reserved_bytes: *reserved_bytes,
-                    segments: segments.to_vec(),
-                    blocks: blocks.to_vec(),
+                    segments,
+                    blocks,
                 };
                 // Segments come first: what lies in them is the pool's.
-                let (front, back) = segments.split_at(segments.len().div_ceil(2));
-                if back.is_empty() {
-                    let (front, back) = blocks.split_at(blocks.len() / 2);
-                    Some((part(segments, front), part(&[], back)))
+                if segments.len() > 1 {
+                    let (front, back) = in_half(segments);
+                    Some((part(front, Vec::new()), part(back, blocks.clone())))
                 } else {
-                    Some((part(front, &[]), part(back, blocks)))
+                    let (front, back) = in_half(blocks);
+                    Some((part(segments.clone(), front), part(Vec::new(), back)))
                 }
             }
             Self::PoolHeld { pid, device, blocks } if blocks.len() > 1 => {
-                let (front, back) = blocks.split_at(blocks.len() / 2);
-                let part =
-                    |blocks: &[(u64, HeldAs)]| Self::PoolHeld { pid: *pid, device: *device, blocks: blocks.to_vec() };
+                let (front, back) = in_half(blocks);
+                let part = |blocks| Self::PoolHeld { pid: *pid, device: *device, blocks };
                 Some((part(front), part(back)))
             }
             Self::Losses { by } if by.len() > 1 => {
-                let (front, back) = by.split_at(by.len() / 2);
-                Some((Self::Losses { by: front.to_vec() }, Self::Losses { by: back.to_vec() }))
+                let (front, back) = in_half(by);
+                Some((Self::Losses { by: front }, Self::Losses { by: back }))
             }
             _ => None,
         }

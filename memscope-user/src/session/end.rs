@@ -7,7 +7,6 @@ use super::{
     listener::Listener,
     log::Speaker,
     monitor::Monitor,
-    outputs::Selecting,
     react::{LastLook, Loop},
     stream::Stream,
     target::{Child, Target},
@@ -66,11 +65,7 @@ impl Loop {
         if let ControlFlow::Break(failure) = shown {
             speaker.error(format_args!("{failure}"));
         }
-        let Written { mut outcome, capture_error } = written;
-        let selected = std::mem::replace(&mut work.selected, Selecting::ALL);
-        if let Some(outcome) = &mut outcome {
-            outcome.end.nothing_selected = selected.selected_none();
-        }
+        let Written { outcome, capture_error } = written;
         let results = Results {
             end,
             outcome,

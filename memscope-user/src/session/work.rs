@@ -1,6 +1,7 @@
 //! The writer's thread, its messages, and its files.
 
 use std::{
+    mem,
     sync::mpsc,
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -63,7 +64,11 @@ impl Work {
     /// Waits until everything is written.
     pub(super) fn join(&mut self) -> Written {
         let written = self.writer.take().and_then(|writer| writer.join().ok());
-        written.unwrap_or(Written { outcome: None, capture_error: None })
+        let mut written = written.unwrap_or(Written { outcome: None, capture_error: None });
+        if let Some(outcome) = &mut written.outcome {
+            outcome.end.nothing_selected = mem::replace(&mut self.selected, Selecting::ALL).selected_none();
+        }
+        written
     }
 
     /// Looks at the files, and warns once when the disk is about to be full.
