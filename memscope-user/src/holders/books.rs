@@ -8,11 +8,13 @@ use std::{
 
 use super::{
     answer::Effort,
+    deadline::{Allowed, Deadline},
     graph::Graph,
     heap::Heap,
     live::Process,
     look::{Block, effort, search_all},
     memory::Memory,
+    places::Cut,
     pointers::{Limits, Pointers},
     pool::{self, Missing, Pool, PoolBlock},
     python::Python,
@@ -32,12 +34,14 @@ const THREADS: usize = 1;
 /// Bounds of the reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BooksBudget {
-    /// Longest pass over the process's memory; what is beyond is not looked at.
+    /// Longest pass over the process's memory, in processor time; what is beyond is not looked at.
     pub scan: Duration,
     /// No further pass begins later.
     pub patience: Duration,
-    /// Longest search for what holds the blocks; the purpose of those beyond is not known.
+    /// Longest search for what holds the blocks, in processor time; the purpose of those beyond is not known.
     pub search: Duration,
+    /// A pass and its search, by the clock.
+    pub longest: Duration,
     /// Most pointers kept, of eight bytes each.
     pub pointers: usize,
 }
@@ -78,7 +82,7 @@ pub struct Books {
     /// Devices of which it is not.
     pub unsure: Vec<u32>,
     /// Memory was left out, at a bound.
-    pub is_partial: bool,
+    pub cut: Option<Cut>,
     /// Its cost.
     pub effort: Effort,
 }
@@ -147,9 +151,10 @@ fn pass(source: &dyn Source, parent: Option<&dyn Source>, budget: BooksBudget) -
     let memory = Memory::new(source);
     // Without, blocks of the interpreter are taken for those of malloc, and none of them is of the pool.
     let python = Python::find(&memory).ok().flatten();
-    let until = Some(begin + budget.scan);
+    let until = begin + budget.longest;
+    let time = Some(Allowed { work: Some(budget.scan), until });
     let of_type = python.as_ref().and_then(|python| python.list_type);
-    let limits = Limits { pointers: budget.pointers, threads: THREADS, until, of_type, ..Limits::default() };
+    let limits = Limits { pointers: budget.pointers, threads: THREADS, time, of_type, ..Limits::default() };
     let pointers = Pointers::of(source, &[], limits);
     let heap = Heap::new(&memory, &pointers, python.as_ref().map(|python| python.layout.pool_bytes()));
     let mut graph = Graph::new(&memory, &pointers, &heap, python.as_ref());
@@ -168,27 +173,27 @@ fn pass(source: &dyn Source, parent: Option<&dyn Source>, budget: BooksBudget) -
     if pool.blocks.len() > MAX_BLOCKS {
         return Err(NotRead::TooMany);
     }
-    let is_partial = pointers.figures.is_partial();
+    let cut = Cut::of(&pointers.figures);
     let mut devices = devices(&pool);
     // A reading that is not proved is made again.
     if pool.unsure.is_empty() && python.is_some() {
         graph.skip(pool.own.iter().copied());
-        let until = Instant::now() + budget.search;
+        let deadline = Allowed { work: Some(budget.search), until }.begin();
         for device in &mut devices {
-            device.held_as = purposes(&graph, &device.blocks, until);
+            device.held_as = purposes(&graph, &device.blocks, deadline);
         }
     }
     if !source.is_same() {
         return Err(NotRead::Gone);
     }
-    Ok(Books { devices, unsure: pool.unsure, is_partial, effort: effort(&pointers, begin) })
+    Ok(Books { devices, unsure: pool.unsure, cut, effort: effort(&pointers, begin) })
 }
 
 /// The purposes that holders of blocks show, the largest block first.
-fn purposes(graph: &Graph<'_>, blocks: &[LiveBlock], until: Instant) -> Vec<(u64, HeldAs)> {
+fn purposes(graph: &Graph<'_>, blocks: &[LiveBlock], deadline: Deadline) -> Vec<(u64, HeldAs)> {
     let mut wanted: Vec<Block> = blocks.iter().map(|block| Block::at(block.address, block.size_bytes)).collect();
     wanted.sort_by_key(|block| (std::cmp::Reverse(block.size_bytes), block.address));
-    let (held, _) = search_all(graph, &wanted, PATHS, until);
+    let (held, _) = search_all(graph, &wanted, PATHS, deadline);
     held.iter().filter_map(|block| Some((block.address, block.held_as()?))).collect()
 }
 
@@ -245,7 +250,7 @@ mod tests {
 
     fn budget() -> BooksBudget {
         let time = Duration::from_secs(60);
-        BooksBudget { scan: time, patience: Duration::ZERO, search: time, pointers: 1 << 20 }
+        BooksBudget { scan: time, patience: Duration::ZERO, search: time, longest: time, pointers: 1 << 20 }
     }
 
     /// A process with a pool on one device, as `torch_npu` 2.9 has it; gives its image and where its device's allocator is.
@@ -348,7 +353,7 @@ mod tests {
             ],
             held_as: vec![],
         };
-        assert_eq!((books.devices, books.unsure, books.is_partial), (vec![expected], vec![], false));
+        assert_eq!((books.devices, books.unsure, books.cut), (vec![expected], vec![], None));
     }
 
     /// Where the allocator's own sum is another, nothing is said of the device.
@@ -404,6 +409,6 @@ mod tests {
         assert_eq!(read(&before.sample.image, None, budget()), Err(NotRead::NoPool));
         let made = Made::whole();
         let little = read(&made.sample.image, None, BooksBudget { scan: Duration::ZERO, ..budget() });
-        assert!(little.map_or(true, |books| books.is_partial && books.devices.is_empty()));
+        assert!(little.map_or(true, |books| books.cut == Some(Cut::Time) && books.devices.is_empty()));
     }
 }

@@ -7,6 +7,7 @@ use std::{
 
 use super::{
     answer::{Effort, Holders, PoolNow, State, Sum},
+    deadline::{Allowed, Deadline},
     graph::{Found, Graph, Path, Wanted},
     group::{self, Held, Way},
     heap::{self, Allocator, Heap},
@@ -138,8 +139,8 @@ fn look_once(source: &dyn Source, question: &Question, begin: Instant) -> Result
         graph.skip(pool.own.iter().copied());
     }
     let (blocks, left_out) = chosen(&question.which, pool.as_ref())?;
-    let until = begin + Duration::from_secs(PATIENCE_S);
-    let (mut held, unsearched) = search_all(&graph, &blocks, question.paths, until);
+    let deadline = Allowed { work: None, until: begin + Duration::from_secs(PATIENCE_S) }.begin();
+    let (mut held, unsearched) = search_all(&graph, &blocks, question.paths, deadline);
     if !question.keys {
         for way in held.iter_mut().flat_map(|block| &mut block.paths) {
             way.trail = std::mem::take(&mut way.trail).without_keys();
@@ -233,11 +234,11 @@ fn known(asked: &Asked, pool: Option<&Pool>) -> Block {
 
 /// Searches, then reads again: paths that have changed meanwhile are searched for once more, and shown only if they
 /// stay.
-pub(super) fn search_all(graph: &Graph<'_>, blocks: &[Block], paths: usize, until: Instant) -> (Vec<Held>, u64) {
+pub(super) fn search_all(graph: &Graph<'_>, blocks: &[Block], paths: usize, deadline: Deadline) -> (Vec<Held>, u64) {
     let mut found: HashMap<usize, Found> = HashMap::default();
     let mut unsearched = 0;
     for (at, block) in blocks.iter().enumerate().filter(|(_, block)| !block.is_free) {
-        if Instant::now() >= until {
+        if deadline.is_over() {
             unsearched += 1;
             continue;
         }
@@ -263,7 +264,7 @@ pub(super) fn search_all(graph: &Graph<'_>, blocks: &[Block], paths: usize, unti
         found.paths.retain(|path| graph.confirms(&range(&blocks[at]), path));
     }
     for _ in 0..LIST_READINGS {
-        if !search_lists(graph, blocks, paths, until, &mut found) {
+        if !search_lists(graph, blocks, paths, deadline, &mut found) {
             break;
         }
     }
@@ -282,13 +283,13 @@ fn search_lists(
     graph: &Graph<'_>,
     blocks: &[Block],
     paths: usize,
-    until: Instant,
+    deadline: Deadline,
     found: &mut HashMap<usize, Found>,
 ) -> bool {
     let open: Vec<usize> =
         found.iter().filter(|(_, found)| found.paths.is_empty() && !found.is_ring).map(|(at, _)| *at).collect();
     let objects: HashSet<u64> = open.iter().flat_map(|at| found[at].on_way.iter().copied()).collect();
-    if objects.is_empty() || Instant::now() >= until {
+    if objects.is_empty() || deadline.is_over() {
         return false;
     }
     graph.forget();
@@ -297,7 +298,7 @@ fn search_lists(
     }
     let mut again = Vec::new();
     for at in open {
-        if Instant::now() < until {
+        if !deadline.is_over() {
             again.push((at, graph.search(&wanted(&blocks[at], paths))));
         }
     }

@@ -15,6 +15,8 @@ mod books;
 #[cfg(feature = "trace")]
 mod cpp;
 #[cfg(feature = "trace")]
+mod deadline;
+#[cfg(feature = "trace")]
 mod graph;
 #[cfg(feature = "trace")]
 mod group;
@@ -57,7 +59,7 @@ pub use self::{
     books::{Books, BooksBudget, DeviceBooks, LiveBlock, NotRead, books},
     live::{OpenError, Process},
     look::{Asked, Question, Refused, Which},
-    places::{Budget, FoundBlock, FoundPlace, FoundPlaces, NotLooked, of_places},
+    places::{Budget, Cut, FoundBlock, FoundPlace, FoundPlaces, NotLooked, of_places},
 };
 
 /// Looks for the holders of a block in a process that others have made up.

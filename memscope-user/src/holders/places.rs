@@ -4,13 +4,14 @@ use std::time::{Duration, Instant};
 
 use super::{
     answer::{Effort, State},
+    deadline::Allowed,
     graph::Graph,
     group::{self, Held},
     heap::Heap,
     live::Process,
     look::{Block, effort, search_all},
     memory::Memory,
-    pointers::{Limits, Pointers},
+    pointers::{Figures, Limits, Pointers},
     pool,
     python::{self, Python},
     source::Source,
@@ -27,10 +28,12 @@ const THREADS: usize = 1;
 /// Bounds of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Longest pass over its memory; what is beyond is not looked at.
+    /// Longest pass over its memory, in processor time; what is beyond is not looked at.
     pub scan: Duration,
-    /// Longest search for paths after that; blocks beyond are not searched for.
+    /// Longest search for paths after that, in processor time; blocks beyond are not searched for.
     pub search: Duration,
+    /// All of it, by the clock.
+    pub longest: Duration,
     /// Most pointers kept, of eight bytes each.
     pub pointers: usize,
     /// Show keys of dicts, which are data of the program.
@@ -73,13 +76,33 @@ pub struct FoundPlace {
     pub blocks: Vec<FoundBlock>,
 }
 
+/// Why memory of a process was left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cut {
+    /// It has too much.
+    #[error("the process has more host memory than a trace looks at")]
+    Memory,
+    /// The time ran out.
+    #[error("the processors were busy, and the time for it ran out")]
+    Time,
+}
+
+impl Cut {
+    pub(super) fn of(figures: &Figures) -> Option<Self> {
+        match figures {
+            Figures { is_late: true, .. } => Some(Self::Time),
+            figures => figures.is_partial().then_some(Self::Memory),
+        }
+    }
+}
+
 /// The outcome of a look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundPlaces {
     /// In the order of the question.
     pub places: Vec<FoundPlace>,
     /// Memory was left out, at a bound: holders may be missing.
-    pub is_partial: bool,
+    pub cut: Option<Cut>,
     /// Its cost.
     pub effort: Effort,
 }
@@ -97,9 +120,10 @@ pub(super) fn look(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budg
     let begin = Instant::now();
     let mut found = look_once(source, places, budget)?;
     // Items of a growing list may have moved meanwhile.
-    if found.places.iter().any(is_open) && begin.elapsed() * 4 < budget.scan {
+    if found.places.iter().any(is_open) && begin.elapsed() * 4 < budget.longest {
         let renewed = source.renewed();
-        let again = look_once(renewed.as_deref().unwrap_or(source), places, budget)?;
+        let left = Budget { longest: budget.longest.saturating_sub(begin.elapsed()), ..budget };
+        let again = look_once(renewed.as_deref().unwrap_or(source), places, left)?;
         if renewed.is_some() && !source.is_same() {
             return Err(NotLooked::Gone);
         }
@@ -108,7 +132,7 @@ pub(super) fn look(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budg
                 *place = again;
             }
         }
-        found.is_partial |= again.is_partial;
+        found.cut = found.cut.or(again.cut);
         found.effort.time_ns = found.effort.time_ns.saturating_add(again.effort.time_ns);
     }
     Ok(found)
@@ -127,9 +151,10 @@ fn look_once(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budget) ->
     let Some(python) = python else { return Err(NotLooked::NoPython(python::other_interpreter(source))) };
     let ranges: Vec<_> =
         places.iter().flatten().map(|(address, size)| *address..address.saturating_add((*size).max(1))).collect();
-    let until = Some(begin + budget.scan);
+    let until = begin + budget.longest;
+    let time = Some(Allowed { work: Some(budget.scan), until });
     let of_type = python.list_type;
-    let limits = Limits { pointers: budget.pointers, threads: THREADS, until, of_type, ..Limits::default() };
+    let limits = Limits { pointers: budget.pointers, threads: THREADS, time, of_type, ..Limits::default() };
     let pointers = Pointers::of(source, &ranges, limits);
     let heap = Heap::new(&memory, &pointers, Some(python.layout.pool_bytes()));
     let mut graph = Graph::new(&memory, &pointers, &heap, Some(&python));
@@ -141,13 +166,13 @@ fn look_once(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budget) ->
         states.extend(sure.map(|block| (block.address, block.is_live)));
     }
     let blocks = in_turn(places, &states);
-    let (held, _) = search_all(&graph, &blocks, PATHS, Instant::now() + budget.search);
+    let (held, _) = search_all(&graph, &blocks, PATHS, Allowed { work: Some(budget.search), until }.begin());
     if !source.is_same() {
         return Err(NotLooked::Gone);
     }
     Ok(FoundPlaces {
         places: by_place(places, held, budget.keys),
-        is_partial: pointers.figures.is_partial(),
+        cut: Cut::of(&pointers.figures),
         effort: effort(&pointers, begin),
     })
 }

@@ -402,7 +402,7 @@ mod tests {
 
     fn budget() -> Budget {
         let time = std::time::Duration::from_secs(60);
-        Budget { scan: time, search: time, pointers: 1 << 20, keys: true }
+        Budget { scan: time, search: time, longest: time, pointers: 1 << 20, keys: true }
     }
 
     fn place(blocks: &[u64]) -> Vec<(u64, u64)> {
@@ -430,7 +430,7 @@ mod tests {
             holders: vec![holder("__main__.cache['odd key']"), holder("__main__.last")],
             blocks: vec![block(blocks[2], &[1, 0], false), block(blocks[3], &[], true), block(blocks[4], &[], false)],
         };
-        assert_eq!((found.places, found.is_partial), (vec![of_list, others], false));
+        assert_eq!((found.places, found.cut), (vec![of_list, others], None));
         let without = places::look(&sample.image, &asked, Budget { keys: false, ..budget() }).expect("an answer");
         assert_eq!(without.places[0].holders, [holder("__main__.cache[…][*]")]);
     }
@@ -442,8 +442,10 @@ mod tests {
         let none = std::time::Duration::ZERO;
         let found = places::look(&sample.image, &[place(&blocks)], Budget { search: none, ..budget() });
         assert_eq!(found.expect("an answer").places, [FoundPlace::default()]);
-        let found = places::look(&sample.image, &[place(&blocks)], Budget { scan: none, ..budget() });
-        assert!(found.expect("an answer").is_partial);
+        for late in [Budget { scan: none, ..budget() }, Budget { longest: none, ..budget() }] {
+            let found = places::look(&sample.image, &[place(&blocks)], late).expect("an answer");
+            assert_eq!(found.cut, Some(places::Cut::Time));
+        }
         let empty = places::look(&Image::default(), &[place(&blocks)], budget());
         assert_eq!(empty, Err(NotLooked::NoPython(None)));
     }

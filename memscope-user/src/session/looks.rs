@@ -52,9 +52,9 @@ impl Default for HolderOptions {
     }
 }
 
-/// All processes of a look.
+/// All processes of a look, by the clock.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The pass over the memory of one process, and the search after that.
+/// The pass over the memory of one process, and the search after that, in processor time.
 const SCAN: Duration = Duration::from_secs(4);
 const SEARCH: Duration = Duration::from_secs(2);
 /// Most pointers kept, of eight bytes each.
@@ -197,9 +197,11 @@ pub(super) fn start(
     let looker = Looker { jobs, pace, is_asked: options.looks == Looks::Often };
     let (notes, pace, keys) = (reader.notes(), Arc::clone(&looker.pace), options.keys);
     let work = move |post: &mut Post| {
-        priority::give_way(priority::LOW);
         for job in taken {
             let (begin, at) = (Instant::now(), job.at);
+            // What holds the blocks is let go of soon.
+            let is_hasty = matches!(at, LookMoment::FailedRequest | LookMoment::Exit);
+            priority::give_way(if is_hasty { priority::NORMAL } else { priority::LOW });
             take(&job, &notes, keys, &speaker);
             heap::give_back();
             pace.lock().unwrap_or_else(PoisonError::into_inner).ended(at, begin.elapsed(), Instant::now());
@@ -237,7 +239,7 @@ fn take(Job { look, at, processes, .. }: &Job, notes: &ring::Notes, keys: bool, 
             }
         };
         let blocks: Vec<Vec<(u64, u64)>> = places.iter().map(|place| place.blocks.clone()).collect();
-        let budget = Budget { scan: SCAN.min(left), search: SEARCH.min(left), pointers: POINTERS, keys };
+        let budget = Budget { scan: SCAN, search: SEARCH, longest: left, pointers: POINTERS, keys };
         // Memory of a process is hostile, and a trace without holders is better than none.
         match crew::quietly(|| of_places(&process, &blocks, budget)) {
             Some(Ok(found)) => {
@@ -254,10 +256,9 @@ fn take(Job { look, at, processes, .. }: &Job, notes: &ring::Notes, keys: bool, 
 fn report(found: &FoundPlaces, pid: u32, speaker: &Speaker) {
     let (took, mib) = (Duration::from_nanos(found.effort.time_ns), found.effort.scanned_bytes >> 20);
     speaker.debug(format_args!("looked at who holds blocks of process {pid}: {took:.1?}, {mib} MiB of host memory"));
-    if found.is_partial {
+    if let Some(cut) = found.cut {
         speaker.info(format_args!(
-            "process {pid} has more host memory than a look of a trace is for: holders may be missing; \
-             `memscope-bpf holders {pid}` looks at more"
+            "holders in process {pid} may be missing: {cut}; `memscope-bpf holders {pid}` looks at more"
         ));
     }
 }

@@ -18,6 +18,7 @@ const BUDGET: BooksBudget = BooksBudget {
     scan: Duration::from_secs(4),
     patience: Duration::from_secs(6),
     search: Duration::from_secs(1),
+    longest: Duration::from_secs(10),
     pointers: 64 << 20,
 };
 
@@ -94,11 +95,9 @@ fn report(pid: u32, books: &Books, speaker: &Speaker) {
     ));
     if !books.unsure.is_empty() {
         let devices: Vec<String> = books.unsure.iter().map(u32::to_string).collect();
-        let why = if books.is_partial {
-            "the process has too much host memory"
-        } else {
-            "it did not agree with its own sums (it changed all the while, or has pools of captured graphs)"
-        };
+        let disagrees =
+            "it did not agree with its own sums (it changed all the while, or has pools of captured graphs)";
+        let why = books.cut.map_or_else(|| disagrees.to_owned(), |cut| cut.to_string());
         warn(pid, &format!("device {}: {why}", devices.join(", ")), speaker);
     }
 }

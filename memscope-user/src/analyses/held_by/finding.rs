@@ -62,6 +62,18 @@ impl HeldPlace {
         Self { pool, each_bytes, stacks, live, looked_at_blocks, holders, garbage_blocks, unknown_blocks }
     }
 
+    /// Whether a smaller part of the blocks has a sure holder, or any, than of another look at the place.
+    pub(super) fn is_less_sure(&self, other: &Self) -> bool {
+        let most = |place: &Self, sure: bool| {
+            let holders = place.holders.iter().filter(|holder| holder.is_sure || !sure);
+            holders.map(|holder| u128::from(holder.blocks)).max().unwrap_or(0)
+        };
+        let [own, others] = [self, other].map(|place| u128::from(place.looked_at_blocks));
+        let shares = |sure: bool| (most(self, sure) * others, most(other, sure) * own);
+        let ((sure, sure_other), (any, any_other)) = (shares(true), shares(false));
+        sure < sure_other || (sure == sure_other && any < any_other)
+    }
+
     pub(super) fn key(&self) -> (Pool, Stacks, Option<u64>) {
         (self.pool, self.stacks, self.each_bytes)
     }

@@ -95,16 +95,18 @@ impl Process {
         let exits = look.at == LookedAt::Exit;
         if *number != look.number {
             *number = look.number;
-            (found.looked_at, found.time_ns) = (look.at, event.time_ns);
-            // A program that exits lets go of everything: what was found before that stays.
             if !exits {
                 found.places.clear();
             }
         }
-        found.time_ns = event.time_ns;
         let new = HeldPlace::of(place);
-        match found.places.iter().position(|known| known.key() == new.key()) {
-            Some(at) if exits && new.holders.is_empty() && !found.places[at].holders.is_empty() => {}
+        let known = found.places.iter().position(|known| known.key() == new.key());
+        // A program that exits lets go of everything while it is looked at: what was surer before that stays.
+        if exits && known.is_some_and(|at| new.is_less_sure(&found.places[at])) {
+            return;
+        }
+        (found.looked_at, found.time_ns) = (look.at, event.time_ns);
+        match known {
             Some(at) => found.places[at] = new,
             None if found.places.len() < MAX_PLACES => found.places.push(new),
             None => {}
@@ -185,12 +187,38 @@ mod tests {
         script.event(look(3, LookedAt::Running, first, &[("m.new", 5)]));
         script.event(look(4, LookedAt::Exit, first, &[]));
         script.event(look(4, LookedAt::Exit, second, &[("m.other", 5)]));
+        script.event(look(5, LookedAt::Exit, second, &[("m.some", 4)]));
         let texts = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
         let expected = [
             (7, LookedAt::FailedRequest, None, texts(&["m.at_failure"])),
             (7, LookedAt::Exit, None, texts(&["m.new", "m.other"])),
         ];
         assert_eq!(found(&script), expected);
+    }
+
+    /// A program that exits is looked at in vain: the look before that counts, with its time; one that shows as much counts itself.
+    #[test]
+    fn an_exit_takes_nothing_away() {
+        let mut script = Script::new(7, NPU0);
+        script.alloc(pools::PTA, 0x1000, 100);
+        let place = block(&script);
+        script.event(look(1, LookedAt::Running, place, &[("m.list", 5)]));
+        let of = |script: &Script| {
+            let findings = run(HeldByAnalysis::default(), script.events(), &RunEnd::default());
+            let [Finding::HeldBy(found)] = &findings[..] else { panic!("{findings:?}") };
+            let holders = &found.places[0].holders;
+            (found.looked_at, found.time_ns, holders.iter().map(|holder| holder.path.clone()).collect::<Vec<_>>())
+        };
+        let before = of(&script);
+        assert_eq!((before.0, &before.2[..]), (LookedAt::Running, &["m.list".to_owned()][..]));
+        let EventKind::Looked(unsure) = look(2, LookedAt::Exit, place, &[("stack of a thread", 5)]) else { panic!() };
+        let mut unsure = Arc::unwrap_or_clone(unsure);
+        let Looked::Place(found) = &mut unsure.outcome else { panic!() };
+        found.holders[0].is_sure = false;
+        script.event(EventKind::Looked(Arc::new(unsure)));
+        assert_eq!(of(&script), before);
+        script.event(look(3, LookedAt::Exit, place, &[("m.other", 5)]));
+        assert_eq!((of(&script).0, &of(&script).2[..]), (LookedAt::Exit, &["m.other".to_owned()][..]));
     }
 
     /// A reason is that of the process, or of all without a look; what was found counts more.

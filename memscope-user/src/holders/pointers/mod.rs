@@ -48,14 +48,16 @@ pub(super) struct Figures {
     pub(super) swapped_bytes: u64,
     /// Beyond the limits: memory, ...
     pub(super) left_out_bytes: u64,
-    /// ... or pointers.
+    /// ... pointers, ...
     pub(super) is_full: bool,
+    /// ... or time.
+    pub(super) is_late: bool,
 }
 
 impl Figures {
     /// Whether a limit was reached.
     pub(super) const fn is_partial(&self) -> bool {
-        self.is_full || self.left_out_bytes > 0
+        self.is_full || self.is_late || self.left_out_bytes > 0
     }
 }
 
@@ -172,6 +174,12 @@ mod tests {
         assert!(!all.figures.is_full && all.len() == 600);
         let pages = Pointers::of(&image, &[], Limits { pages: 3, ..Limits::default() });
         assert_eq!((pages.figures.left_out_bytes, pages.figures.scanned_bytes), (597 * PAGE, 3 * PAGE));
+        // A small mapping behind it is scanned whole, and first.
+        image.anonymous(FAR, PAGE);
+        image.put(FAR, FAR + 8);
+        let pages = Pointers::of(&image, &[], Limits { pages: 3, ..Limits::default() });
+        assert_eq!(pages.figures.left_out_bytes, 598 * PAGE);
+        assert_eq!(pages.all_to(FAR..FAR + PAGE, 9), [Pointer { target: FAR + 8, place: FAR }]);
     }
 
     /// A requested address is found anywhere, also outside of the usual ranges of devices.

@@ -5,16 +5,18 @@ use std::{
     ops::Range,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Instant,
 };
 
 use super::{
     Figures, Pointer, Pointers,
     numbering::{MAX_PAGES, Numbering, Run},
 };
-use crate::holders::source::{ADDRESS_END, Backing, Mapping, PAGE, Source};
+use crate::holders::{
+    deadline::Allowed,
+    source::{ADDRESS_END, Backing, Mapping, PAGE, Source},
+};
 
 /// Smallest valid address.
 const LOWEST: u64 = 1 << 20;
@@ -38,8 +40,8 @@ pub(in crate::holders) struct Limits {
     pub(in crate::holders) pointers: usize,
     /// Threads that read and look: the pass is bound by memory.
     pub(in crate::holders) threads: usize,
-    /// When it has to end, with what it has read.
-    pub(in crate::holders) until: Option<Instant>,
+    /// How long it may take, for each thread; then it ends with what it has read.
+    pub(in crate::holders) time: Option<Allowed>,
     /// A type: places of words with its address are kept, which begin its objects.
     pub(in crate::holders) of_type: Option<u64>,
 }
@@ -47,7 +49,7 @@ pub(in crate::holders) struct Limits {
 impl Default for Limits {
     /// 32 GiB of the process, 2 GiB of our own.
     fn default() -> Self {
-        Self { pages: MAX_PAGES, pointers: 256 << 20, threads: 2, until: None, of_type: None }
+        Self { pages: MAX_PAGES, pointers: 256 << 20, threads: 2, time: None, of_type: None }
     }
 }
 
@@ -69,7 +71,8 @@ struct Scan<'a> {
     /// Sorted and apart from each other.
     device: Vec<Range<u64>>,
     room: usize,
-    until: Option<Instant>,
+    time: Option<Allowed>,
+    is_late: AtomicBool,
     /// 0: none.
     of_type: u64,
 }
@@ -82,7 +85,8 @@ pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) ->
         numbering: &numbering,
         device: device_ranges(source.mappings(), wanted),
         room: limits.pointers / limits.threads.max(1),
-        until: limits.until,
+        time: limits.time,
+        is_late: AtomicBool::new(false),
         of_type: limits.of_type.unwrap_or(0),
     };
     let next = AtomicUsize::new(0);
@@ -95,7 +99,8 @@ pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) ->
             });
         }
     });
-    figures.is_full = next.load(Ordering::Relaxed) < runs.len();
+    figures.is_late = scan.is_late.into_inner();
+    figures.is_full = !figures.is_late && next.load(Ordering::Relaxed) < runs.len();
     let mut pointers = Pointers {
         numbering,
         lists: Vec::new(),
@@ -121,7 +126,10 @@ pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) ->
 fn number(source: &dyn Source, limits: Limits, figures: &mut Figures) -> (Numbering, Vec<Run>) {
     let mut numbering = Numbering::new(limits.pages);
     let mut runs = Vec::new();
-    for mapping in source.mappings().iter().filter(|mapping| mapping.is_scanned()) {
+    // At a limit large mappings are left out: those are host data sooner than objects.
+    let mut mappings: Vec<&Mapping> = source.mappings().iter().filter(|mapping| mapping.is_scanned()).collect();
+    mappings.sort_by_key(|mapping| mapping.end - mapping.start);
+    for mapping in mappings {
         let presence = source.presence(mapping);
         figures.swapped_bytes += presence.swapped * PAGE;
         for (start, end) in presence.runs {
@@ -156,11 +164,15 @@ impl Scan<'_> {
     fn work(&self, runs: &[Run], next: &AtomicUsize) -> Found {
         let mut found = Found::default();
         let mut buffer = Vec::new();
+        let deadline = self.time.map(Allowed::begin);
         // The last run may be beyond the bound: 1 MiB.
         while found.packed.len() + found.device.len() * 2 <= self.room
-            && self.until.is_none_or(|until| Instant::now() < until)
             && let Some(run) = runs.get(next.fetch_add(1, Ordering::Relaxed))
         {
+            if deadline.is_some_and(|deadline| deadline.is_over()) {
+                self.is_late.store(true, Ordering::Relaxed);
+                break;
+            }
             buffer.resize(run.pages * PAGE as usize, 0);
             let got = self.source.read(run.start, &mut buffer) / PAGE as usize;
             found.unread_bytes += (run.pages - got) as u64 * PAGE;
