@@ -125,15 +125,30 @@ fn functions_are_where_the_list_says() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// Each `torch_npu` of the set.
+fn searched() -> BTreeSet<PathBuf> {
+    let lines = lines().into_iter().filter(|line| line.file == SEARCHED && line.function != "-");
+    let libraries: BTreeSet<PathBuf> = lines.map(|line| line.folder.join(line.file)).collect();
+    assert!(!libraries.is_empty(), "no torch_npu is in the set");
+    libraries
+}
+
+/// The function behind `torch.npu.empty_cache` is found in each `torch_npu`, by the table of methods alone.
+#[test]
+fn python_functions_are_found() {
+    for path in searched() {
+        let doctor = look_into(&path);
+        let probes = doctor["probes"].as_array().expect("probes");
+        let found = probes.iter().find(|probe| probe["symbol"] == "_npu_emptyCache");
+        let found = found.unwrap_or_else(|| panic!("{}: {doctor:#}", path.display()));
+        assert!(found["located"]["vaddr"].as_u64() > Some(0), "{found:#}");
+    }
+}
+
 /// Settings that `explain` advises are read by each `torch_npu`: variables, options in their values, and an option of process groups.
 #[test]
 fn advised_settings_are_in_torch_npu() {
-    let libraries: BTreeSet<PathBuf> = lines()
-        .into_iter()
-        .filter(|line| line.file == SEARCHED && line.function != "-")
-        .map(|line| line.folder.join(line.file))
-        .collect();
-    assert!(!libraries.is_empty(), "no torch_npu is in the set");
+    let libraries = searched();
     let variables = HINTS.iter().filter_map(|hint| hint.variable);
     let names: BTreeSet<&str> =
         variables.flat_map(|it| [Some(it.name), it.option]).flatten().chain(["hccl_buffer_size"]).collect();

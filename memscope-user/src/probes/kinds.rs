@@ -169,6 +169,9 @@ pub enum PoolCall {
     /// The thread requests `Size` bytes from a pool; the block may be larger.
     #[serde(rename = "pool_request")]
     Request,
+    /// The program has `torch_npu` give unused memory of all devices back to the driver.
+    #[serde(rename = "pta_empty_cache")]
+    EmptyCache,
 }
 
 /// Calls of ATB.
@@ -293,7 +296,7 @@ impl CallKind {
                     | MstxCall::RegionRegister
                     | MstxCall::RegionUnregister
             ),
-            Self::Pool(call) => !matches!(call, PoolCall::Request),
+            Self::Pool(call) => !matches!(call, PoolCall::Request | PoolCall::EmptyCache),
             Self::Atb(_) => true,
             Self::Torch(call) => !matches!(call, TorchCall::Catch),
             Self::Runtime(_) | Self::Script(_) | Self::Watch(_) => false,
@@ -306,7 +309,7 @@ mod tests {
     use super::*;
 
     /// The words in captures of all versions so far, in the order of the enums above.
-    const WORDS: [&str; 66] = [
+    const WORDS: [&str; 67] = [
         "hal_alloc",
         "hal_create",
         "hal_free",
@@ -347,6 +350,7 @@ mod tests {
         "pool_free",
         "pta_report",
         "pool_request",
+        "pta_empty_cache",
         "atb_start",
         "atb_end",
         "atb_tensors",

@@ -186,6 +186,8 @@ pub enum Locator {
     PtaRawAlloc,
     /// `NpuCachingAllocator::raw_alloc_with_stream(size_t, aclrtStream)`.
     PtaRawAllocWithStream,
+    /// A function that `torch_npu` gives to Python by this name and without arguments, by a table of methods.
+    PtaMethod(&'static str),
     /// A static function of the Python module `mstx`, by the module's table of methods.
     MstxMethod(&'static str),
     /// The call by which such a function has its arguments parsed; its C argument `place` points to the slot for the

@@ -35,7 +35,11 @@ fn answer(capture: &Path, options: &[&str]) -> Value {
 
 /// Least and most of a figure of the device, under the recorded settings.
 fn span(answer: &Value, figure: &str) -> [u64; 2] {
-    let span = &answer["recorded"]["devices"][0][figure];
+    span_of(&answer["recorded"], figure)
+}
+
+fn span_of(answer: &Value, figure: &str) -> [u64; 2] {
+    let span = &answer["devices"][0][figure];
     ["least", "most"].map(|end| span[end].as_u64().unwrap_or_else(|| panic!("no {figure}: {answer:#}")))
 }
 
@@ -82,4 +86,28 @@ fn emptied_caches() {
     assert_eq!(found["emptied"], 6);
     assert_answers(&found, emptied);
     assert_answers(&answer(&run.folder.capture(), &[]), kept);
+}
+
+/// A call of `empty_cache` that frees nothing is recorded, too: with segments that can grow it frees pages, and the peak is another one.
+#[test]
+fn caches_emptied_in_vain() {
+    const GROWING: &str = "expandable_segments:True";
+    let peaks = |line: &str| {
+        let run = recorded(line);
+        let found = answer(&run.folder.capture(), &["--set", GROWING]);
+        let [output, _] = program(line).env("PYTORCH_NPU_ALLOC_CONF", GROWING).output(&Folder::new());
+        let peaks = output.lines().find_map(|line| line.strip_prefix("peaks ")).expect("peaks").to_owned();
+        let [allocated, reserved] = ["allocated_peak_bytes", "reserved_peak_bytes"].map(|figure| {
+            let answers = found["answers"].as_array().expect("answers");
+            let growing = answers.iter().find(|answer| answer["settings"] == GROWING).expect("the settings");
+            let [least, most] = span_of(growing, figure);
+            assert_eq!(least, most, "{found:#}");
+            least
+        });
+        assert_eq!(format!("{allocated} {reserved}"), peaks, "{found:#}");
+        assert_eq!(span(&found, "reserved_peak_bytes"), [real(line)[1]; 2], "{found:#}");
+        reserved
+    };
+    let [emptied, kept] = ["empties.py empty pieces", "empties.py keep pieces"].map(peaks);
+    assert!(emptied < kept, "{emptied} {kept}");
 }

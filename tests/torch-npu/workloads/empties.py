@@ -1,7 +1,10 @@
 """Epochs with tensors of other sizes, each behind a mark `epoch`; with `empty` the cache is emptied there. Prints the peaks that torch_npu has of its
 pool: allocated and reserved bytes.
 
-usage: empties.py keep|empty
+With `pieces` there is one tensor in the middle of free memory, so that the pool can give nothing back where segments are as they were made; of
+segments that can grow it can.
+
+usage: empties.py keep|empty [pieces]
 """
 import ctypes
 import sys
@@ -11,12 +14,30 @@ import torch
 mstx = ctypes.CDLL("libms_tools_ext.so")
 mstx.mstxMarkA.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
 torch.npu.set_device(0)
-held = torch.empty(3 << 20, dtype=torch.uint8, device="npu")
-for epoch in range(6):
+
+
+def tensor(mib):
+    return torch.empty(mib << 20, dtype=torch.uint8, device="npu")
+
+
+def begin():
     mstx.mstxMarkA(b"epoch", None)
     if sys.argv[1] == "empty":
         torch.npu.empty_cache()
-    tensors = [torch.empty((21 + 9 * epoch) << 20, dtype=torch.uint8, device="npu") for _ in range(2)]
-    del tensors
+
+
+if sys.argv[2:] == ["pieces"]:
+    first, last = tensor(200), tensor(24)
+    del first
+    held = tensor(12)
+    begin()
+    large = tensor(240)
+    del large
+else:
+    held = tensor(3)
+    for epoch in range(6):
+        begin()
+        tensors = [tensor(21 + 9 * epoch) for _ in range(2)]
+        del tensors
 torch.npu.synchronize()
 print("peaks", torch.npu.max_memory_allocated(), torch.npu.max_memory_reserved())

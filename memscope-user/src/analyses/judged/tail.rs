@@ -156,6 +156,7 @@ fn is_work(kind: &EventKind) -> bool {
         | EventKind::UnknownFree(_)
         | EventKind::BlockReturned(_)
         | EventKind::PoolRefused(_)
+        | EventKind::CacheEmptied
         | EventKind::Region(_)
         | EventKind::DeviceUsage(_)
         | EventKind::Looked(_)

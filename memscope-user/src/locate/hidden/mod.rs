@@ -1,7 +1,7 @@
 //! Finds functions that a library neither exports nor names, by structure that a compiler cannot leave out.
 //!
-//! One file per library (`pta`, `methods`); the others are the tools: `functions` (starts and ends of functions),
-//! `code` with `x86` and `arm` (references), `argument` (reads of a function's argument), `vtable` (calls of virtual
+//! One file per library (`pta`, `mstx`); the others are the tools: `functions` (starts and ends of functions),
+//! `methods` (functions that Python calls), `code` with `x86` and `arm` (references), `argument` (reads of a function's argument), `vtable` (calls of virtual
 //! functions), `cache` (earlier results).
 //!
 //! The library belongs to the traced program and is hostile input. No contents cause a panic here, memory stays
@@ -13,6 +13,7 @@ mod cache;
 mod code;
 mod functions;
 mod methods;
+mod mstx;
 mod op;
 mod pta;
 mod vtable;
@@ -242,9 +243,10 @@ pub fn locate(
         Locator::PtaAllocate => virtual_function(pta::Virtual::Allocate)?,
         Locator::PtaRawAlloc => virtual_function(pta::Virtual::RawAlloc)?,
         Locator::PtaRawAllocWithStream => virtual_function(pta::Virtual::RawAllocWithStream)?,
-        Locator::MstxMethod(method) => methods::Module::of(elf)?.method(method)?,
+        Locator::PtaMethod(name) => methods::Tables::of(elf)?.only(name)?,
+        Locator::MstxMethod(method) => mstx::Module::of(elf)?.method(method)?,
         Locator::MstxParse { method, place } => {
-            let module = methods::Module::of(elf)?;
+            let module = mstx::Module::of(elf)?;
             let found = module.method(method)?;
             call = module.parse_call(found.0, place)?;
             if call.is_none() {

@@ -12,7 +12,7 @@ use crate::{
     probes::Locator,
 };
 
-mod methods;
+mod mstx;
 
 const BOTH: [Machine; 2] = [Machine::X86_64, Machine::Aarch64];
 

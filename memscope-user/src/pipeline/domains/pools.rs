@@ -11,7 +11,7 @@ use super::Interpreted;
 use super::failing::Failing;
 use crate::backend::{Backend, PoolChange, PoolWord};
 use crate::decode::Phase;
-use crate::model::{Asked, BlockReturned, EventKind, Figures, FreeCause, Name, Pool, PoolRefused};
+use crate::model::{Asked, BlockReturned, Device, EventKind, Figures, FreeCause, Name, Pool, PoolRefused};
 use crate::probes::{Field, PoolCall, RowInfo};
 
 /// Fewest threads per process with a kept last request to a pool.
@@ -26,6 +26,8 @@ pub(in crate::pipeline) enum Effect {
     Report(PoolReport),
     /// The thread requests this size from a pool.
     Request { size_bytes: u64 },
+    /// The program has the pool give unused memory back.
+    EmptyCache,
     /// The wrong function was located: all its reports are ignored.
     Mislocated { symbol: Name },
 }
@@ -49,6 +51,7 @@ pub(super) const fn figures(kind: PoolCall) -> &'static [Figures] {
     match kind {
         PoolCall::Alloc | PoolCall::Free | PoolCall::Report => &[Figures::Memory],
         PoolCall::Request => &[Figures::Failures],
+        PoolCall::EmptyCache => &[],
     }
 }
 
@@ -66,6 +69,7 @@ pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
         }),
         (PoolCall::Report, _) => pool_report(call)?,
         (PoolCall::Request, _) => Effect::Request { size_bytes: call.field(Field::Size)? },
+        (PoolCall::EmptyCache, _) => Effect::EmptyCache,
         _ => return Ok(None),
     };
     Ok(Some(super::Effect::Pool(effect)))
@@ -148,6 +152,10 @@ impl Pools {
         match *effect {
             Effect::Report(ref report) => self.function_reported(report, turn, failing),
             Effect::Request { size_bytes } => self.asked(size_bytes, turn),
+            Effect::EmptyCache => {
+                self.refused(turn);
+                turn.emit(Device::None, EventKind::CacheEmptied);
+            }
             Effect::Mislocated { symbol } => self.is_mislocated(symbol, turn),
         }
     }

@@ -104,6 +104,7 @@ impl<'a> Row<'a> {
             | EventKind::Settings(_)
             | EventKind::Looked(_)
             | EventKind::PoolRefused(_)
+            | EventKind::CacheEmptied
             | EventKind::ProcessEnd => None,
         }
     }

@@ -81,6 +81,7 @@ impl Process {
             EventKind::Alloc(alloc) if is_pool(alloc.block.pool) => self.pool_alloc(event, alloc, left_out),
             EventKind::Free(free) if is_pool(free.block.pool) => self.pool_free(event, free),
             EventKind::BlockReturned(returned) if is_pool(returned.pool) => self.returned(event.device, returned),
+            EventKind::CacheEmptied => self.cache_emptied(event),
             EventKind::PoolRefused(refused) => self.refused(event.tid, refused),
             EventKind::Alloc(alloc) if alloc.block.pool.is_driver() => self.driver_alloc(event, &alloc.block),
             EventKind::Free(free) if free.block.pool.is_driver() && free.cause.gave_back() => {
@@ -229,6 +230,14 @@ impl Process {
                 self.slots.give_back(slot);
             }
             _ => {}
+        }
+    }
+
+    /// The program's call, also where no segment could be given back: under other settings one may be.
+    fn cache_emptied(&mut self, event: &Event) {
+        let thread = self.threads.entry(event.tid).or_default();
+        for device in 0..self.requests.devices.len() {
+            thread.cache_emptied(event.time_ns, device as u8, &mut self.requests.words);
         }
     }
 

@@ -103,6 +103,33 @@ fn emptied_caches_are_no_collections() {
     );
 }
 
+/// Calls that empty the cache count each, whether segments are freed in them or not, and those are no further ones.
+#[test]
+fn calls_that_empty_the_cache() {
+    let mut script = script();
+    script.event(EventKind::CacheEmptied);
+    ask(&mut script, SEGMENT, 3 * MIB, Some((SEGMENT, 20 * MIB)));
+    script.event(EventKind::CacheEmptied);
+    free(&mut script, SEGMENT);
+    script.event(EventKind::CacheEmptied).free(pools::HAL, SEGMENT).event(EventKind::CacheEmptied);
+    let second = SEGMENT + (64 << 20);
+    ask(&mut script, second, 3 * MIB, Some((second, 20 * MIB)));
+    let found = ops(&requests(&script));
+    let kinds: Vec<Op> = found.into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    // The first one came before the pool had anything.
+    assert_eq!(
+        kinds,
+        [
+            Op::Alloc { lane: 0, asked: 3 * MIB },
+            Op::EmptyCache { device: 0 },
+            Op::Free { slot: 0 },
+            Op::EmptyCache { device: 0 },
+            Op::EmptyCache { device: 0 },
+            Op::Alloc { lane: 0, asked: 3 * MIB },
+        ]
+    );
+}
+
 /// A request that the driver refuses, also behind its retry, and that gets no block has failed. Later frees are the
 /// program's. The process could not have the sum of its held and refused memory.
 #[test]

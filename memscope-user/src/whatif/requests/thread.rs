@@ -68,6 +68,12 @@ impl Thread {
         }
     }
 
+    /// The program emptied the cache: segments freed next are part of that.
+    pub(super) fn cache_emptied(&mut self, time_ns: u64, device: u8, words: &mut Words) {
+        self.emptied.retain(|emptied| emptied.device != device);
+        self.segment_freed(time_ns, device, words);
+    }
+
     /// A segment was freed.
     pub(super) fn segment_freed(&mut self, time_ns: u64, device: u8, words: &mut Words) {
         if self.emptied.iter().all(|emptied| emptied.device != device) {

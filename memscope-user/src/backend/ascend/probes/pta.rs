@@ -57,4 +57,11 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         fields: &[(Field::Size, Fetch::arg(1))],
         ..PTA
     },
+    // PyObject *THNPModule_emptyCache(PyObject *self, PyObject *noargs): `torch.npu.empty_cache()`, also where there is nothing to give back.
+    ProbeSpec {
+        symbol: "_npu_emptyCache",
+        locator: Some(Locator::PtaMethod("_npu_emptyCache")),
+        meaning: CallKind::Pool(PoolCall::EmptyCache),
+        ..PTA
+    },
 ];

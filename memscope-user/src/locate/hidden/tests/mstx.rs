@@ -237,6 +237,23 @@ fn the_table_has_to_be_whole_and_the_only_one() {
     }
 }
 
+/// A method without arguments is known by its name alone, if one entry has it.
+#[test]
+fn methods_without_arguments() {
+    for machine in BOTH {
+        let of = |flags: u64, entries: &[(usize, usize)]| {
+            let sketch = Sketch { flags, entries: entries.to_vec(), ..genuine(machine, Form::Direct) };
+            locate(Locator::PtaMethod("mark"), "m", &ElfFile::parse(&sketch.build()).expect("a file"), None)
+        };
+        let found = of(4, &[(0, MARK), (1, RANGE_START)]).expect("found").expect("one form");
+        assert_eq!((found.function.vaddr, found.call), (start(MARK), None));
+        for (flags, entries) in [(3, &[(0, MARK)][..]), (4, &[(1, MARK)]), (4, &[(0, MARK), (0, RANGE_END)])] {
+            let error = of(flags, entries).expect_err("refused").to_string();
+            assert!(error.ends_with("entries of the module's table of methods could be `mark`, expected 1"), "{error}");
+        }
+    }
+}
+
 #[test]
 fn the_interpreters_function_has_to_be_imported_once() {
     for machine in BOTH {
