@@ -1,7 +1,7 @@
 /* Steps between mstx marks, each with blocks that are freed and blocks that are not.
  *   steps [--steps 5] [--blocks 8] [--size 65536] [--leaks 1] [--leak-size 1048576] [--first-leak 1]
  *         [--free-later N] [--nested N] [--domain] [--hold-last] [--free-at-exit]
- *         [--exit-allocs 0]
+ *         [--exit-allocs 0] [--device 0]
  * --free-later: leaked blocks are freed N steps later, so they are no leaks; the last N steps' stay.
  * --nested: N other ranges inside each step.  --domain: marks go to the domain "steps".
  * --hold-last: the last step does not end, and the device is not reset.
@@ -89,7 +89,8 @@ int main(int argc, char **argv)
     in_domain = option_flag(argc, argv, "--domain");
     hold_last = option_flag(argc, argv, "--hold-last");
     leaked = calloc(steps * leaks + 1, sizeof *leaked);
-    acl_begin(0);
+    int32_t device = (int32_t)option(argc, argv, "--device", 0);
+    acl_begin(device);
     if (in_domain)
         domain = mstxDomainCreateA("steps");
     for (uint64_t step = 0; step < steps; step++)
@@ -104,7 +105,7 @@ int main(int argc, char **argv)
             free_leaks_of(step);
         }
     if (!hold_last)
-        acl_end(0);
+        acl_end(device);
     report("steps", steps, "allocs", steps * blocks + made, "frees", steps * blocks + freed_later, "leaked",
            made - freed_later, "ranges", steps * (1 + nested), NULL);
     return 0;

@@ -96,7 +96,7 @@ fn of_command(command: Command) -> ExitCode {
         Command::Recover(args) => runs::on(args, |args| &mut args.directory, offline::recover),
         Command::Compare(args) => compare::run(&args),
         Command::Diff(args) => runs::on(args, |args| &mut args.base, diff::run),
-        Command::Ranks(args) => ranks::run(&args),
+        Command::Ranks(args) => runs::on(args, |args| &mut args.files, ranks::run),
         Command::Whatif(args) => runs::on(args, |args| &mut args.replayed.files, whatif::run),
         Command::Advise(args) => runs::on(args, |args| &mut args.replayed.files, whatif::run_advise),
         Command::Forecast(args) => runs::on(args, |args| &mut args.files, forecast::run),

@@ -3,29 +3,38 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{USAGE, args::RanksArgs, error, input, terminal};
 use crate::analyses::{
     Observer,
-    ranks::{LEAST_RANKS, Recorder, Run, compare, write_ranks},
+    ranks::{LEAST_RANKS, Part, Recorded, Recorder, compare, write_ranks},
     select::Selection,
 };
 use crate::document;
 
-/// `ranks A B C …`.
+/// `ranks A B C …`, or `ranks RUN`.
 pub(super) fn run(args: &RanksArgs) -> ExitCode {
-    if args.files.len() < LEAST_RANKS {
+    let part = if args.each_process || args.files.len() == 1 { Part::Process } else { Part::Whole };
+    if part == Part::Whole && args.files.len() < LEAST_RANKS {
         error(format_args!(
-            "{} input(s) have no median: give one of each rank, {LEAST_RANKS} at least; `diff A B` compares two",
+            "{} inputs have no median: give one of each rank, {LEAST_RANKS} at least, or --each-process; `diff A B` compares two",
             args.files.len()
         ));
         return ExitCode::from(USAGE);
     }
     input::exit(|| {
-        let runs = args.files.iter().map(|path| read(path)).collect::<Result<Vec<Run>>>()?;
-        let inputs: Vec<String> = args.files.iter().map(|path| path.display().to_string()).collect();
-        let found = compare(&inputs, &runs);
+        let mut ranks = Vec::new();
+        for path in &args.files {
+            let of_input = read(path, part)?;
+            ranks.extend(of_input.into_iter().map(|rank| (path.display().to_string(), rank)));
+        }
+        ensure!(
+            ranks.len() >= LEAST_RANKS,
+            "{} process(es) with memory of a device have no median: {LEAST_RANKS} ranks are needed at least",
+            ranks.len()
+        );
+        let found = compare(ranks);
         let printed = if args.json {
             terminal::print_json(|mut out| {
                 document::write(&found, &mut out)?;
@@ -38,8 +47,8 @@ pub(super) fn run(args: &RanksArgs) -> ExitCode {
     })
 }
 
-fn read(path: &Path) -> Result<Run> {
-    let (recorder, run) = Recorder::new();
+fn read(path: &Path, part: Part) -> Result<Vec<Recorded>> {
+    let (recorder, run) = Recorder::new(part);
     let recorder: Box<dyn Observer> = Box::new(recorder);
     input::observe(&[path.to_owned()], Selection::default(), vec![recorder])?;
     run.try_recv().with_context(|| format!("the reader of `{}` is still at work", path.display()))

@@ -39,6 +39,7 @@ mod python_markers;
 mod python_scripts;
 mod python_snippets;
 mod python_stacks;
+mod ranks;
 mod replays;
 mod rotation;
 mod runs;

@@ -3,13 +3,17 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::model::{Pool, Stacks, StepsFrom};
+use crate::model::{Device, Pool, Stacks, StepsFrom};
 
-/// A rank of the job: one input.
+/// A rank of the job: an input, or a process of one.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Rank {
     /// Its input.
     pub input: String,
+    /// Its process, if the processes of its input are ranks.
+    pub pid: Option<u32>,
+    /// Devices that it has memory of.
+    pub devices: Vec<Device>,
     /// Steps of it that ended.
     pub steps: u64,
     /// How its steps are known.
@@ -25,7 +29,7 @@ pub struct Rank {
 /// What a rank holds more, or less, than the others.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct RankDifference {
-    /// Which rank: its place among the inputs, from 0.
+    /// Which rank: its place among the ranks, from 0.
     pub rank: u32,
     /// Pool.
     pub pool: Pool,

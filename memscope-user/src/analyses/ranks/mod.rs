@@ -17,9 +17,10 @@ use std::collections::BTreeSet;
 use self::recorder::Place;
 pub use self::{
     finding::{Rank, RankDifference, Ranks},
-    recorder::{Recorder, Run},
+    recorder::{Part, Recorded, Recorder, Run},
     text::write_ranks,
 };
+use crate::model::Device;
 
 /// Fewer have no median that says anything.
 pub const LEAST_RANKS: usize = 3;
@@ -32,9 +33,12 @@ const DISTANCES: f64 = 4.0;
 /// The median absolute deviation of normally distributed values times this is their standard deviation.
 const NORMAL: f64 = 1.4826;
 
-/// Compares the runs of a job's ranks.
+/// Compares the ranks of a job, each with the name of its input.
 #[must_use]
-pub fn compare(inputs: &[String], runs: &[Run]) -> Ranks {
+pub fn compare(ranks: Vec<(String, Recorded)>) -> Ranks {
+    let (names, runs): (Vec<_>, Vec<Run>) =
+        ranks.into_iter().map(|(input, rank)| ((input, rank.pid, rank.devices), rank.run)).unzip();
+    let runs = &runs[..];
     let steps = common_steps(runs);
     let last = steps.last().copied();
     let with_stacks = runs.iter().filter(|run| run.stacks).count();
@@ -51,7 +55,7 @@ pub fn compare(inputs: &[String], runs: &[Run]) -> Ranks {
     differences.truncate(MAX_REPORTED);
     let has_steps = last.is_some_and(|last| last > 0);
     Ranks {
-        ranks: inputs.iter().zip(runs).map(|(input, run)| rank(input, run, runs, &steps)).collect(),
+        ranks: names.into_iter().zip(runs).map(|(name, run)| rank(name, run, runs, &steps)).collect(),
         common_steps: if has_steps { steps.len() as u64 } else { 0 },
         last_step: last.filter(|_| has_steps),
         places,
@@ -67,7 +71,12 @@ fn common_steps(runs: &[Run]) -> Vec<u32> {
     first.ends.keys().filter(has).copied().collect()
 }
 
-fn rank(input: &str, run: &Run, runs: &[Run], steps: &[u32]) -> Rank {
+fn rank(
+    (input, pid, devices): (String, Option<u32>, BTreeSet<Device>),
+    run: &Run,
+    runs: &[Run],
+    steps: &[u32],
+) -> Rank {
     let ahead = |step: &u32| {
         let [own, first] = [run.ends.get(step)?, runs.first()?.ends.get(step)?];
         Some(own.cast_signed().wrapping_sub(first.cast_signed()))
@@ -78,7 +87,9 @@ fn rank(input: &str, run: &Run, runs: &[Run], steps: &[u32]) -> Rank {
     let offset = offsets.get(offsets.len() / 2).copied();
     let spread = offset.map(|offset| offsets.iter().map(|other| other.abs_diff(offset)).max().unwrap_or_default());
     Rank {
-        input: input.to_owned(),
+        input,
+        pid,
+        devices: devices.into_iter().collect(),
         steps: run.ends.keys().filter(|step| **step > 0).count() as u64,
         steps_from: run.steps_from,
         clock_offset_ns: offset,

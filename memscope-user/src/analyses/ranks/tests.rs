@@ -10,7 +10,11 @@ const MIB: u64 = 1 << 20;
 const SECOND_NS: u64 = 1_000_000_000;
 
 fn run_of(events: &[Event]) -> Run {
-    let (mut recorder, run) = Recorder::new();
+    ranks_of(events, Part::Whole).remove(0).run
+}
+
+fn ranks_of(events: &[Event], part: Part) -> Vec<Recorded> {
+    let (mut recorder, run) = Recorder::new(part);
     for event in events {
         recorder.observe(event);
     }
@@ -37,8 +41,8 @@ fn rank(number: u32, steps: u32, keeps: Option<(u32, u64)>) -> Run {
 }
 
 fn compared(runs: &[Run]) -> Ranks {
-    let inputs: Vec<String> = (0..runs.len()).map(|rank| format!("rank{rank}")).collect();
-    compare(&inputs, runs)
+    let rank = |(at, run): (usize, &Run)| (format!("rank{at}"), Recorded { run: run.clone(), ..Recorded::default() });
+    compare(runs.iter().enumerate().map(rank).collect())
 }
 
 fn top(difference: &RankDifference) -> Option<String> {
@@ -66,6 +70,43 @@ fn the_rank_that_keeps_more_is_named() {
     let line = "Rank 2 holds 18.00 MiB more of Pytorch Caching memory pool in all: 118.00 MiB, the median 100.00 MiB; since step 5, +3.00 MiB a step.";
     assert!(text.contains(line), "{text}");
     assert!(text.contains("    train.py(6): keep\n    train.py(9): main\n"), "{text}");
+}
+
+/// One trace of a launcher, which has steps of its own and no memory, and four ranks, started in the reverse order of their devices: that on
+/// npu:1 keeps 3 MiB of each step from the fifth on. Added up they are one rank.
+#[test]
+fn processes_of_one_trace_are_ranks() {
+    let mut script = Script::new(100, Device::Npu(0));
+    script.step_start(1).step_end(1);
+    for device in (0..4).rev() {
+        script.on(200 - device, Device::Npu(device)).stacks(&["train.py(1): load"], &[]).alloc(
+            pools::PTA,
+            0x1000,
+            100 * MIB,
+        );
+    }
+    for step in 1..=10 {
+        for device in (0..4).rev() {
+            script.on(200 - device, Device::Npu(device)).step_start(step);
+            if device == 1 && step >= 5 {
+                script.stacks(&["train.py(6): keep"], &[]);
+                script.alloc(pools::PTA, 0x100_0000 + u64::from(step), 3 * MIB);
+            }
+            script.step_end(step);
+        }
+    }
+    let ranks = ranks_of(script.events(), Part::Process);
+    let found = compare(ranks.into_iter().map(|rank| ("run".to_owned(), rank)).collect());
+    let names: Vec<_> = found.ranks.iter().map(|rank| (rank.pid, rank.devices.clone(), rank.steps)).collect();
+    assert_eq!(names, [0, 1, 2, 3].map(|device| (Some(200 - device), vec![Device::Npu(device)], 10)));
+    let differences: Vec<_> =
+        found.differences.iter().map(|found| (found.rank, found.difference_bytes, found.since_step)).collect();
+    assert_eq!(differences, [(1, 18 * MIB as i64, Some(5)); 2]);
+    let mut text = Vec::new();
+    write_ranks(&found, &mut text).expect("written");
+    let text = String::from_utf8(text).expect("UTF-8");
+    assert!(text.contains("  rank 1: run, process 199 on npu:1, 10 steps, clock"), "{text}");
+    assert_eq!(ranks_of(script.events(), Part::Whole).len(), 1);
 }
 
 /// All keep the same: a leak, but no rank's.

@@ -35,9 +35,14 @@ pub fn write_ranks(found: &Ranks, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn write_rank(number: usize, rank: &Rank, out: &mut dyn Write) -> io::Result<()> {
-    let Rank { input, steps, steps_from, clock_offset_ns, clock_spread_ns, cut } = rank;
+    let Rank { input, pid, devices, steps, steps_from, clock_offset_ns, clock_spread_ns, cut } = rank;
     let from = if *steps > 0 && *steps_from != StepsFrom::Marks { steps_from.note() } else { "" };
-    write!(out, "  rank {number}: {input}, {steps} steps{from}")?;
+    write!(out, "  rank {number}: {input}")?;
+    if let Some(pid) = pid {
+        let devices: Vec<String> = devices.iter().map(|device| device.name_or("-")).collect();
+        write!(out, ", process {pid} on {}", devices.join(" "))?;
+    }
+    write!(out, ", {steps} steps{from}")?;
     if let (Some(offset), Some(spread)) = (clock_offset_ns, clock_spread_ns) {
         let [offset, spread] = [*offset as f64 / 1e6, *spread as f64 / 1e6];
         write!(out, ", clock {offset:+.1} ms (±{spread:.1} ms)")?;

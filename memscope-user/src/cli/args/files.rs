@@ -68,9 +68,13 @@ pub(in crate::cli) struct CompareArgs {
 /// `ranks`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RanksArgs {
-    /// One input of each rank, in their order: captures, folders of dumps, or dumps.
-    #[arg(required = true, value_name = "FILE")]
+    /// Captures, folders of dumps, or dumps: several are one rank each, in their order; of one each process with memory of a device is a rank
+    /// [default: the newest run].
+    #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Also of several inputs each process is a rank: a capture of each host.
+    #[arg(long)]
+    pub each_process: bool,
     /// One JSON object on stdout.
     #[arg(long)]
     pub json: bool,
