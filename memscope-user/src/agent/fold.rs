@@ -15,6 +15,7 @@ const AGES: [u32; 4] = [1, 10, 60, 360];
 const SUSPECTS: usize = 5;
 /// Counters of a container without a process stay for this many pages more.
 const PAGES_KEPT: u32 = 60;
+const MINUTE_NS: u64 = 60_000_000_000;
 
 /// Where a process runs, as its labels say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -131,17 +132,21 @@ fn added<T>(sum: Option<T>, more: Option<T>, add: impl Fn(T, T) -> T) -> Option<
 #[derive(Debug, Default)]
 pub struct Fold {
     ended: BTreeMap<Group, (Counters, u32)>,
+    /// When the counters of a group began: the last page without them, if there was one.
+    begun: BTreeMap<Group, Option<u64>>,
+    last_ns: Option<u64>,
 }
 
 impl Fold {
-    /// Samples of an account.
+    /// Samples of an account. `now_ns`: since the Unix epoch.
     pub fn samples(
         &mut self,
         account: &Account,
         targets: &BTreeMap<u32, Target>,
-        now_minute: u32,
+        now_ns: u64,
         per_process: bool,
     ) -> Vec<Sample> {
+        let now_minute = (now_ns / MINUTE_NS) as u32;
         let unknown = Target::default();
         let mut counters: BTreeMap<Group, Counters> =
             self.ended.iter().map(|(group, (counters, _))| (group.clone(), counters.clone())).collect();
@@ -161,14 +166,26 @@ impl Fold {
             }
         }
         self.forget(&live);
-        samples.extend(counters.iter().flat_map(|(group, counters)| of_counters(group, counters)));
-        samples.extend(live.iter().flat_map(|(group, live)| of_live(group, live)));
+        self.begin(&counters, now_ns);
+        let begun = |group: &Group| self.begun.get(group).copied().flatten();
+        let of_counters = |(group, sums)| since(begun(group), of_counters(group, sums));
+        samples.extend(counters.iter().flat_map(of_counters));
+        samples.extend(live.iter().flat_map(|(group, live)| since(begun(group), of_live(group, live))));
         samples.extend(suspects(&live));
         samples.extend(devices(account, &live));
         if per_process {
             samples.extend(processes(account, targets));
         }
         samples
+    }
+
+    /// A group that comes back after it was forgotten counts from 0, so it begins once more.
+    fn begin(&mut self, counters: &BTreeMap<Group, Counters>, now_ns: u64) {
+        self.begun.retain(|group, _| counters.contains_key(group));
+        let last_ns = self.last_ns.replace(now_ns);
+        for group in counters.keys() {
+            self.begun.entry(group.clone()).or_insert(last_ns);
+        }
     }
 
     /// A container without a process is forgotten after a while.
@@ -179,6 +196,10 @@ impl Fold {
             *pages <= PAGES_KEPT
         });
     }
+}
+
+fn since(start_ns: Option<u64>, samples: Vec<Sample>) -> impl Iterator<Item = Sample> {
+    samples.into_iter().map(move |sample| sample.since(start_ns))
 }
 
 /// A pool that a program has named is one of many, and its name the program's: all of them are one.
@@ -242,6 +263,7 @@ fn of_counters(group: &Group, counters: &Counters) -> Vec<Sample> {
                 counts: counters.sizes.to_vec(),
                 sum: counters.allocated_bytes,
             },
+            start_ns: None,
         },
     ]
 }
@@ -410,6 +432,35 @@ mod tests {
             pages += 1;
         }
         assert_eq!(pages, PAGES_KEPT + 1);
+    }
+
+    /// Counts begin with the agent, or with the last page that had none of them; also those that are back after they were forgotten.
+    #[test]
+    fn counts_have_a_start() {
+        let mut script = Script::new(7, Device::Npu(0));
+        script.alloc(pools::HAL, 0x1000, 100);
+        let (mut books, mut fold) = (Books::default(), Fold::default());
+        started(&mut books, &script);
+        let targets = BTreeMap::from([(7, place("a")), (8, place("b"))]);
+        let start = |samples: &[Sample], pod: &str| {
+            let is_of = |sample: &&Sample| sample.labels.iter().any(|(_, value)| value == pod);
+            samples.iter().filter(is_of).find(|sample| sample.family == "memscope_allocations").map(|it| it.start_ns)
+        };
+        let samples = fold.samples(&books.take(), &targets, 1_000, true);
+        assert_eq!((start(&samples, "a"), start(&samples, "b")), (Some(None), None));
+        let mut other = Script::new(8, Device::Npu(0));
+        other.alloc(pools::HAL, 0x1000, 1).end(FreeCause::ProcessEnd, pools::HAL, 0x1000).process_end();
+        started(&mut books, &other);
+        for now_ns in 2_000..2_000 + u64::from(PAGES_KEPT) {
+            let samples = fold.samples(&books.take(), &targets, now_ns, true);
+            assert_eq!((start(&samples, "a"), start(&samples, "b")), (Some(None), Some(Some(1_000))));
+        }
+        for now_ns in [3_000, 4_000] {
+            fold.samples(&books.take(), &targets, now_ns, true);
+        }
+        started(&mut books, &other);
+        let samples = fold.samples(&books.take(), &targets, 5_000, true);
+        assert_eq!((start(&samples, "a"), start(&samples, "b")), (Some(None), Some(Some(4_000))));
     }
 
     /// Layers have their labels; names of programs become none.

@@ -79,19 +79,28 @@ pub struct Sample {
     pub labels: Labels,
     /// Its value.
     pub number: Number,
+    /// When its counts began, nanoseconds since the Unix epoch; `None`: with the agent. Prometheus does not ask for it.
+    pub start_ns: Option<u64>,
 }
 
 impl Sample {
     /// A whole number.
     #[must_use]
     pub const fn whole(family: &'static str, labels: Labels, number: u64) -> Self {
-        Self { family, labels, number: Number::Whole(number) }
+        Self { family, labels, number: Number::Whole(number), start_ns: None }
     }
 
     /// Another one.
     #[must_use]
     pub const fn real(family: &'static str, labels: Labels, number: f64) -> Self {
-        Self { family, labels, number: Number::Real(number) }
+        Self { family, labels, number: Number::Real(number), start_ns: None }
+    }
+
+    /// The same, of counts that began at that time.
+    #[must_use]
+    pub fn since(mut self, start_ns: Option<u64>) -> Self {
+        self.start_ns = start_ns;
+        self
     }
 }
 

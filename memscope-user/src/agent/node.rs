@@ -30,7 +30,7 @@ use crate::{os::process::is_alive, session::Speaker};
 const LEFT_OUT: Duration = Duration::from_secs(600);
 /// Changes of the level that `status` shows.
 const MAX_CHANGES: usize = 16;
-const MINUTE: u64 = 60;
+const MINUTE_NS: u64 = 60_000_000_000;
 
 /// The state.
 pub(super) struct Node<S> {
@@ -181,14 +181,15 @@ impl<S: Source> Node<S> {
 
     /// Makes a page.
     pub(super) fn page(&mut self, now: Instant) {
-        let minute = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / MINUTE;
+        let now_ns = since_epoch_ns();
+        let minute = now_ns / MINUTE_NS;
         if std::mem::replace(&mut self.minute, minute) != minute {
             self.source.minute(minute as u32);
         }
         let account = self.source.account();
         self.adopt(&account, now);
         self.keep_to_budget(&account, now);
-        let mut samples = self.fold.samples(&account, &self.targets, minute as u32, self.config.metrics.per_process);
+        let mut samples = self.fold.samples(&account, &self.targets, now_ns, self.config.metrics.per_process);
         self.write_bundles(&account);
         samples.extend(self.own_samples(&account));
         self.bound(&mut samples);
@@ -357,6 +358,12 @@ impl<S: Source> Node<S> {
         });
         self.dropped += all.saturating_sub(samples.iter().map(series).sum()) as u64;
     }
+}
+
+/// Nanoseconds since the Unix epoch.
+fn since_epoch_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn events(account: &Account) -> BTreeMap<u32, u64> {

@@ -140,6 +140,7 @@ mod tests {
                 family: "memscope_allocation_size_bytes",
                 labels: vec![("id", "0".into())],
                 number: Number::Histogram { bounds: &[512, 4096], counts: vec![1, 2, 4], sum: 99_000 },
+                start_ns: None,
             },
         ]
     }
