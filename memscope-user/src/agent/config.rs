@@ -9,7 +9,7 @@ use std::{
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::rules::Rules;
+use super::{otlp, rules::Rules};
 
 /// A larger file is no file of settings.
 const MAX_BYTES: u64 = 1 << 20;
@@ -20,6 +20,15 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the settings `{}`", path.display())]
     Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The file with headers for the OTLP receiver cannot be used.
+    #[error("cannot use otlp.headers_file `{}`", path.display())]
+    Headers {
         /// The file.
         path: PathBuf,
         /// Why not.
@@ -59,6 +68,8 @@ pub struct Config {
     pub bundles: BundleSettings,
     /// Where commands reach the agent.
     pub control: ControlSettings,
+    /// Sending to an OpenTelemetry collector.
+    pub otlp: OtlpSettings,
     /// A library that is asked instead of the driver's DCMI, for tests.
     pub driver_library: Option<PathBuf>,
 }
@@ -143,6 +154,22 @@ pub struct ControlSettings {
     pub group: String,
 }
 
+/// Sending to an OpenTelemetry collector.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct OtlpSettings {
+    /// The receiver, `http://host:port`; empty: nothing is sent.
+    pub endpoint: String,
+    /// From one message with numbers to the next, in whole pages.
+    pub interval_seconds: f64,
+    /// An answer has to be there in this time.
+    pub timeout_seconds: f64,
+    /// Bytes that may wait to be sent; the oldest messages are dropped.
+    pub max_queue_bytes: usize,
+    /// Headers of all requests, one `name: value` on a line, for its owner alone; empty: none.
+    pub headers_file: PathBuf,
+}
+
 impl Default for Discovery {
     fn default() -> Self {
         Self { interval_seconds: 1.0, longest_seconds: 60.0, max_processes: 1024 }
@@ -191,6 +218,18 @@ impl Default for ControlSettings {
     }
 }
 
+impl Default for OtlpSettings {
+    fn default() -> Self {
+        Self {
+            endpoint: String::new(),
+            interval_seconds: 60.0,
+            timeout_seconds: 10.0,
+            max_queue_bytes: 8 << 20,
+            headers_file: PathBuf::new(),
+        }
+    }
+}
+
 impl Config {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
@@ -222,6 +261,8 @@ impl Config {
             ("discovery.longest_seconds", self.discovery.longest_seconds, self.discovery.interval_seconds),
             ("metrics.interval_seconds", self.metrics.interval_seconds, 0.1),
             ("budget.cores", self.budget.cores, 0.001),
+            ("otlp.interval_seconds", self.otlp.interval_seconds, 0.1),
+            ("otlp.timeout_seconds", self.otlp.timeout_seconds, 0.1),
         ];
         for (name, value, least) in times {
             // A day, a thousand cores: more is a slip.
@@ -238,6 +279,10 @@ impl Config {
         if self.metrics.max_series < 100 {
             return wrong(format!("metrics.max_series is {}: it must be 100 at least", self.metrics.max_series));
         }
+        if self.otlp.max_queue_bytes < 1 << 16 {
+            return wrong(format!("otlp.max_queue_bytes is {}: it must be 65536 at least", self.otlp.max_queue_bytes));
+        }
+        otlp::check(&self.otlp).map_err(ConfigError::Value)?;
         self.listen().map(|_| ())
     }
 
@@ -305,6 +350,11 @@ mod tests {
             "[budget]\ncores = nan",
             "[budget]\nring_bytes = 100000",
             "[discovery]\ninterval_seconds = 5.0\nlongest_seconds = 2.0",
+            "[otlp]\nendpoint = \"https://collector:4318\"",
+            "[otlp]\nendpoint = \"collector\"",
+            "[otlp]\ninterval_seconds = 0.0",
+            "[otlp]\ntimeout_seconds = inf",
+            "[otlp]\nmax_queue_bytes = 1000",
         ];
         for text in wrong {
             assert!(Config::parse(text).expect("parsed").check().is_err(), "{text}");

@@ -12,7 +12,7 @@ use crate::model::{Device, Pool, PoolLevel};
 /// Ages of survivors, in minutes.
 const AGES: [u32; 4] = [1, 10, 60, 360];
 /// The fastest growing places of a container on a device.
-const SUSPECTS: usize = 5;
+pub(super) const SUSPECTS: usize = 5;
 /// Counters of a container without a process stay for this many pages more.
 const PAGES_KEPT: u32 = 60;
 const MINUTE_NS: u64 = 60_000_000_000;
@@ -203,12 +203,12 @@ fn since(start_ns: Option<u64>, samples: Vec<Sample>) -> impl Iterator<Item = Sa
 }
 
 /// A pool that a program has named is one of many, and its name the program's: all of them are one.
-fn known(pool: Pool) -> Pool {
+pub(super) fn known(pool: Pool) -> Pool {
     if pool.custom_name().is_some() { Pool::custom("custom") } else { pool }
 }
 
 /// The layer of a pool, as its label says.
-const fn layer(pool: Pool) -> &'static str {
+pub(super) const fn layer(pool: Pool) -> &'static str {
     match pool.level() {
         PoolLevel::Driver => "hal",
         PoolLevel::Host => "host_pinned",
@@ -218,7 +218,7 @@ const fn layer(pool: Pool) -> &'static str {
     }
 }
 
-fn id(device: Device) -> String {
+pub(super) fn id(device: Device) -> String {
     match device {
         Device::Npu(number) => number.to_string(),
         Device::Cpu => "host".to_owned(),

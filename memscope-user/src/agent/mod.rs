@@ -1,8 +1,9 @@
 //! The node agent: traces all processes of a machine that use Ascend memory, always, within a budget, and publishes what they hold.
 //!
 //! ```text
-//!  /proc ─▶ discover ─▶ rules ─▶ source (a trace that processes join) ─▶ books ─▶ fold ─▶ page ─▶ http
-//!            cgroup, names ─┘            ▲                                   └─▶ failures ─▶ bundles
+//!  /proc ─▶ discover ─▶ rules ─▶ source (a trace that processes join) ─▶ books ─▶ fold ─┬▶ page ─▶ http
+//!            cgroup, names ─┘            ▲                                   │            └▶ otlp ─▶ a collector
+//!                                        │                                   └─▶ failures ─▶ bundles
 //!                                     budget                         control ◀─ status, capture
 //! ```
 //!
@@ -23,6 +24,7 @@ pub mod http;
 pub mod metrics;
 pub mod names;
 mod node;
+mod otlp;
 pub mod page;
 mod process;
 pub mod rules;

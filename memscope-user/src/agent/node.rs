@@ -4,7 +4,9 @@ mod status;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -15,10 +17,12 @@ use super::{
     control::Status,
     cost::Meter,
     discover::Discovery,
+    failures::Bundle,
     fold::{Fold, Target},
     http::Pages,
     metrics::{Number, Sample},
     names::Names,
+    otlp::{self, Feed},
     page::{self, Format},
     process::{self, Users},
     rules::Action,
@@ -48,6 +52,7 @@ pub(super) struct Node<S> {
     budget: Budget,
     meter: Meter,
     pages: Pages,
+    otlp: Feed,
     changes: VecDeque<String>,
     level_changes: BTreeMap<Reason, u64>,
     started: Instant,
@@ -81,7 +86,7 @@ impl Last {
 }
 
 impl<S: Source> Node<S> {
-    pub(super) fn new(config: Config, source: S, pages: Pages, speaker: Speaker) -> Self {
+    pub(super) fn new(config: Config, source: S, pages: Pages, otlp: Feed, speaker: Speaker) -> Self {
         let seconds = Duration::from_secs_f64;
         let (interval, longest) = (config.discovery.interval_seconds, config.discovery.longest_seconds);
         Self {
@@ -96,6 +101,7 @@ impl<S: Source> Node<S> {
             refused: 0,
             fold: Fold::default(),
             pages,
+            otlp,
             changes: VecDeque::new(),
             level_changes: BTreeMap::new(),
             started: Instant::now(),
@@ -179,9 +185,15 @@ impl<S: Source> Node<S> {
         }
     }
 
+    /// Makes the page before the end.
+    pub(super) fn last_page(&mut self, now: Instant) {
+        self.otlp.hurry();
+        self.page(now);
+    }
+
     /// Makes a page.
     pub(super) fn page(&mut self, now: Instant) {
-        let now_ns = since_epoch_ns();
+        let now_ns = otlp::since_epoch_ns();
         let minute = now_ns / MINUTE_NS;
         if std::mem::replace(&mut self.minute, minute) != minute {
             self.source.minute(minute as u32);
@@ -195,6 +207,8 @@ impl<S: Source> Node<S> {
         self.bound(&mut samples);
         self.status = self.new_status(&account);
         self.pages.set(page::write(&samples, Format::Text), page::write(&samples, Format::OpenMetrics));
+        self.otlp.suspect(&account, &self.targets);
+        self.otlp.page(&samples, now);
         self.part(&account, now);
     }
 
@@ -243,6 +257,7 @@ impl<S: Source> Node<S> {
 
     fn step(&mut self, step: Step, busy: &[(u32, u64)], now: Instant) {
         self.source.set_level(step.to);
+        self.otlp.level_changed(step);
         *self.level_changes.entry(step.reason).or_default() += 1;
         let seconds = now.duration_since(self.started).as_secs();
         self.changes.push_back(format!("after {seconds} s: {step}"));
@@ -286,21 +301,29 @@ impl<S: Source> Node<S> {
     }
 
     fn write_bundles(&mut self, account: &Account) {
-        let settings = &self.config.bundles;
         for bundle in &account.bundles {
-            if settings.directory.as_os_str().is_empty() {
-                continue;
+            let path = self.write_bundle(bundle);
+            let file = path.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
+            self.otlp.oom(bundle, self.targets.get(&bundle.pid), file);
+        }
+    }
+
+    fn write_bundle(&mut self, bundle: &Bundle) -> Option<PathBuf> {
+        let settings = &self.config.bundles;
+        if settings.directory.as_os_str().is_empty() {
+            return None;
+        }
+        match bundles::write(&settings.directory, settings.max_files, bundle, self.targets.get(&bundle.pid)) {
+            Ok(path) => {
+                self.bundles_written += 1;
+                let text = format_args!("process {} ran out of memory: {}", bundle.pid, path.display());
+                self.speaker.warn(text);
+                Some(path)
             }
-            match bundles::write(&settings.directory, settings.max_files, bundle, self.targets.get(&bundle.pid)) {
-                Ok(path) => {
-                    self.bundles_written += 1;
-                    let text = format_args!("process {} ran out of memory: {}", bundle.pid, path.display());
-                    self.speaker.warn(text);
-                }
-                Err(error) => {
-                    self.bundles_failed += 1;
-                    self.speaker.warn(format_args!("cannot write a bundle: {error}"));
-                }
+            Err(error) => {
+                self.bundles_failed += 1;
+                self.speaker.warn(format_args!("cannot write a bundle: {error}"));
+                None
             }
         }
     }
@@ -337,6 +360,7 @@ impl<S: Source> Node<S> {
             samples.push(whole("memscope_agent_level_changes", Some(("reason", reason.name())), count));
         }
         samples.push(whole("memscope_agent_series_dropped", None, self.dropped));
+        samples.extend(self.otlp.samples());
         samples
     }
 
@@ -358,12 +382,6 @@ impl<S: Source> Node<S> {
         });
         self.dropped += all.saturating_sub(samples.iter().map(series).sum()) as u64;
     }
-}
-
-/// Nanoseconds since the Unix epoch.
-fn since_epoch_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn events(account: &Account) -> BTreeMap<u32, u64> {

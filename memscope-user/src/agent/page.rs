@@ -112,15 +112,19 @@ fn line(page: &mut String, name: &str, suffix: &str, sample: &Sample, more: Opti
     page.push('\n');
 }
 
-/// A value may come from a traced program: it stays within its quotes, and on its line.
-fn escape(page: &mut String, value: &str) {
+/// Characters of a value, which may come from a traced program: few, and none that controls a reader but the end of a line.
+pub(super) fn bounded(value: &str) -> impl Iterator<Item = char> {
     let value = &value[..value.floor_char_boundary(MAX_VALUE_BYTES)];
-    for c in value.chars() {
+    value.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c })
+}
+
+/// A value stays within its quotes, and on its line.
+fn escape(page: &mut String, value: &str) {
+    for c in bounded(value) {
         match c {
             '"' => page.push_str("\\\""),
             '\\' => page.push_str("\\\\"),
             '\n' => page.push_str("\\n"),
-            c if c.is_control() => page.push('\u{fffd}'),
             c => page.push(c),
         }
     }

@@ -21,6 +21,7 @@ use super::{
     config::{Config, ConfigError},
     http::{self, Pages},
     node::Node,
+    otlp::{self, Feed},
     serve::{self, Shared},
     source::{Source, Streaming},
 };
@@ -83,7 +84,10 @@ pub fn run(options: RunOptions, say: Arc<dyn Listener>) -> Result<String, AgentE
     let system = |what| move |source| AgentError::System { what, source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(system("cannot start the agent's loop"))?;
-    LocalSet::new().block_on(&runtime, work(config, once, source, speaker))
+    let result = LocalSet::new().block_on(&runtime, work(config, once, source, speaker));
+    // A look-up of a receiver's name may take the system long: the agent does not wait for it.
+    runtime.shutdown_background();
+    result
 }
 
 async fn work<S: Source + 'static>(
@@ -100,7 +104,9 @@ async fn work<S: Source + 'static>(
     }
     let group = group(&config.control.group)?;
     let socket = if once { None } else { open_socket(&config.control.socket, group)? };
-    let node = Rc::new(RefCell::new(Node::new(config, source, pages.clone(), speaker.clone())));
+    let (feed, sending) = if once { (Feed::default(), None) } else { otlp::start(&config.otlp, &speaker)? };
+    let node = Node::new(config, source, pages.clone(), feed, speaker.clone());
+    let node = Rc::new(RefCell::new(node));
     let (listener, _socket) = socket.unzip();
     if let Some(listener) = listener {
         let shared = Shared { node: Rc::clone(&node), group, speaker: speaker.clone() };
@@ -108,9 +114,11 @@ async fn work<S: Source + 'static>(
     }
     speaker.info(format_args!("the agent runs"));
     let ended = react(&node, once, (look, make), &speaker).await;
-    let mut node = node.borrow_mut();
-    node.page(Instant::now());
-    let result = node.source().end();
+    node.borrow_mut().last_page(Instant::now());
+    let result = node.borrow_mut().source().end();
+    if let Some(sending) = sending {
+        sending.end().await;
+    }
     match (ended, result) {
         (Ok(()), Ok(())) => Ok(pages.text()),
         (Err(error), _) => Err(error),

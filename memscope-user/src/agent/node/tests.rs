@@ -3,12 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::LocalSet};
 
 use super::*;
 use crate::{
     agent::{
         books::Known,
+        otlp::receiver::Receiver,
         series::{Series, SeriesKey},
         source::Spent,
     },
@@ -58,7 +59,7 @@ impl Source for Said {
 }
 
 fn node(config: Config) -> Node<Said> {
-    Node::new(config, Said::default(), Pages::default(), Speaker::new(Arc::new(())))
+    Node::new(config, Said::default(), Pages::default(), Feed::default(), Speaker::new(Arc::new(())))
 }
 
 /// This process and its parent exist, whatever else does: rules can be asked about them.
@@ -169,4 +170,37 @@ fn excluded_children_leave() {
     expected.sort_unstable();
     assert_eq!(left, expected);
     assert_eq!(value(&node, "memscope_targets{state=\"excluded\"}").as_deref(), Some("2"));
+}
+
+/// A receiver gets what the page says, when it is time and at the end, and each event as a record.
+#[test]
+fn receiver_gets_pages_and_events() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let test = async {
+        let receiver = Receiver::default();
+        let mut config = Config::default();
+        config.budget.cores = 1000.0;
+        config.otlp.endpoint = format!("http://{}", receiver.listen().await);
+        let speaker = Speaker::new(Arc::new(()));
+        let (feed, sending) = otlp::start(&config.otlp, &speaker).expect("started");
+        let mut node = Node::new(config, Said::default(), Pages::default(), feed, speaker);
+        let [own, _] = living();
+        let start = Instant::now();
+        events(&node, &[(own, 3)]);
+        node.page(start);
+        events(&node, &[(own, 4)]);
+        node.source.spent.set(Spent { lost: 50, programs: None });
+        node.page(start + SECOND * 59);
+        events(&node, &[(own, 5)]);
+        node.page(start + SECOND * 60);
+        events(&node, &[(own, 6)]);
+        node.last_page(start + SECOND * 61);
+        assert_eq!(value(&node, "memscope_events_total").as_deref(), Some("18"));
+        assert_eq!(value(&node, "memscope_agent_otlp_dropped_total").as_deref(), Some("0"));
+        sending.expect("a task").end().await;
+        assert_eq!(receiver.values("memscope.events"), [Some(3.0), Some(12.0), Some(18.0)]);
+        assert_eq!(receiver.values("memscope.agent.level"), [Some(0.0), Some(1.0), Some(1.0)]);
+        assert_eq!(receiver.events(), ["memscope.level_changed"]);
+    };
+    LocalSet::new().block_on(&runtime, test);
 }
