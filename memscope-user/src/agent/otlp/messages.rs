@@ -237,3 +237,84 @@ impl KeyValue {
         Self::new(key, Value::Whole(i64::try_from(number).unwrap_or(i64::MAX)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digits = hex.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).expect("digits"));
+        digits.map(|two| u8::from_str_radix(two, 16).expect("a byte")).collect()
+    }
+
+    fn sender() -> (Option<Resource>, Option<Scope>) {
+        let resource = Resource { attributes: vec![KeyValue::text("h", "n")] };
+        (Some(resource), Some(Scope { name: "s".to_owned(), version: "1".to_owned() }))
+    }
+
+    fn metric(name: &str, description: &str, unit: &str, data: Data) -> Metric {
+        Metric { name: name.into(), description: description.into(), unit: unit.into(), data: Some(data) }
+    }
+
+    /// The bytes were made by the Python package `opentelemetry-proto` 1.45.2, which is generated from the definitions.
+    #[test]
+    fn metrics_on_the_wire() {
+        let wire = bytes(
+            "0ac1010a0a0a080a016812030a016e12b2010a060a0173120131121f0a01671201641a01312a140a1219030000000000000021000000000000\
+             e03f12330a01631a0242793a2a0a2411020000000000000019030000000000000031f9ffffffffffffff3a070a016b12021805100218011252\
+             0a01684a4d0a491102000000000000001903000000000000002103000000000000002900000000000022403210010000000000000002000000\
+             000000003a0800000000000010404a070a0162120210011002",
+        );
+        let real = NumberPoint { time_ns: 3, value: Some(PointValue::Real(0.5)), ..NumberPoint::default() };
+        let whole = NumberPoint {
+            attributes: vec![KeyValue::whole("k", 5)],
+            start_time_ns: 2,
+            time_ns: 3,
+            value: Some(PointValue::Whole(-7)),
+        };
+        let classes = HistogramPoint {
+            attributes: vec![KeyValue::new("b", Value::Bool(true))],
+            start_time_ns: 2,
+            time_ns: 3,
+            count: 3,
+            sum: Some(9.0),
+            bucket_counts: vec![1, 2],
+            bounds: vec![4.0],
+        };
+        let metrics = vec![
+            metric("g", "d", "1", Data::Gauge(Gauge { points: vec![real] })),
+            metric("c", "", "By", Data::Sum(Sum { points: vec![whole], temporality: CUMULATIVE, is_monotonic: true })),
+            metric("h", "", "", Data::Histogram(Histogram { points: vec![classes], temporality: CUMULATIVE })),
+        ];
+        let (resource, scope) = sender();
+        let scopes = vec![ScopeMetrics { scope, metrics }];
+        let message = ExportMetrics { resources: vec![ResourceMetrics { resource, scopes }] };
+        assert_eq!(message.encode_to_vec(), wire);
+        assert_eq!(ExportMetrics::decode(&*wire), Ok(message));
+    }
+
+    /// Made in the same way.
+    #[test]
+    fn logs_and_answers_on_the_wire() {
+        let wire = bytes(
+            "0a440a0a0a080a016812030a016e12360a060a0173120131122c09010000000000000010112a030a0174320e0a0172120921000000000000f8\
+             3f590200000000000000620165",
+        );
+        let record = LogRecord {
+            time_ns: 1,
+            observed_time_ns: 2,
+            severity: ERROR,
+            body: Some(Value::Text("t".to_owned()).into()),
+            attributes: vec![KeyValue::new("r", Value::Real(1.5))],
+            event_name: "e".to_owned(),
+        };
+        let (resource, scope) = sender();
+        let scopes = vec![ScopeLogs { scope, records: vec![record] }];
+        let message = ExportLogs { resources: vec![ResourceLogs { resource, scopes }] };
+        assert_eq!(message.encode_to_vec(), wire);
+        assert_eq!(ExportLogs::decode(&*wire), Ok(message));
+        // Metrics and logs have the same answer.
+        let partial = Some(PartialSuccess { rejected: 3, error: "m".to_owned() });
+        assert_eq!(ExportAnswer::decode(&*bytes("0a05080312016d")), Ok(ExportAnswer { partial }));
+    }
+}
