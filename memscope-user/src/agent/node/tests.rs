@@ -190,9 +190,9 @@ fn receiver_gets_pages_and_events() {
         node.page(start);
         events(&node, &[(own, 4)]);
         node.source.spent.set(Spent { lost: 50, programs: None });
-        node.page(start + SECOND * 59);
+        node.page(start + SECOND * 50);
         events(&node, &[(own, 5)]);
-        node.page(start + SECOND * 60);
+        node.page(start + Duration::from_millis(59_995));
         events(&node, &[(own, 6)]);
         node.last_page(start + SECOND * 61);
         assert_eq!(value(&node, "memscope_events_total").as_deref(), Some("18"));

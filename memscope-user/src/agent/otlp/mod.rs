@@ -148,7 +148,9 @@ impl Feed {
         if !events.is_empty() {
             open.shared.push(convert::logs(&open.origin, events));
         }
-        if open.sent.is_none_or(|sent| now.duration_since(sent) >= open.interval) {
+        // Pages come a moment early or late: one that is nearly due is not put off to the next.
+        let slack = open.interval / 20;
+        if open.sent.is_none_or(|sent| now.duration_since(sent) + slack >= open.interval) {
             open.sent = Some(now);
             open.shared.push(convert::metrics(&open.origin, samples, since_epoch_ns()));
         }
