@@ -39,6 +39,8 @@ pub mod locate;
 pub mod model;
 pub mod os;
 pub mod overview;
+#[cfg(feature = "parquet")]
+mod parquet_table;
 pub mod pipeline;
 pub mod printable;
 pub mod probes;

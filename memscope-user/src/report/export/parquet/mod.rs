@@ -3,7 +3,6 @@
 //! Layers nest, so sums are of one `layer` alone. Stacks are numbers within their folder; across folders, compare frames.
 
 mod stacks;
-mod table;
 #[cfg(test)]
 mod tests;
 
@@ -17,14 +16,12 @@ use std::{
     },
 };
 
-use self::{
-    stacks::StackTable,
-    table::{Cell, Form, Table},
-};
+use self::stacks::StackTable;
 use crate::{
     analyses::{Finding, Named, Observer, decompose::RuleSet},
     hash::HashMap,
     model::{Alloc, Block, Device, Event, EventKind, Free, FreeCause, OutOfMemory, Pool, RunEnd},
+    parquet_table::{Cell, Form, Table},
 };
 
 /// Frees whose blocks can still come back: the driver refuses a free right behind it.
@@ -46,7 +43,7 @@ const EVENTS: Form = Form {
         REQUIRED INT32 tid (INTEGER(32,false));
         REQUIRED INT32 step (INTEGER(32,false));
     }",
-    sorted_by: Some(0),
+    sorted_by: &[0],
     delta: &["time", "allocation_id"],
 };
 const BLOCKS: Form = Form {
@@ -66,7 +63,7 @@ const BLOCKS: Form = Form {
         REQUIRED INT32 tid (INTEGER(32,false));
         REQUIRED INT32 step (INTEGER(32,false));
     }",
-    sorted_by: None,
+    sorted_by: &[],
     delta: &["allocation_id", "alloc_time", "free_time"],
 };
 const FINDINGS: Form = Form {
@@ -75,7 +72,7 @@ const FINDINGS: Form = Form {
         OPTIONAL INT32 pid (INTEGER(32,false));
         REQUIRED BYTE_ARRAY json (JSON);
     }",
-    sorted_by: None,
+    sorted_by: &[],
     delta: &[],
 };
 

@@ -2,10 +2,10 @@
 
 use std::{fs::File, io};
 
-use super::table::{Cell, Form, Table};
 use crate::{
     hash::HashMap,
     model::{Stack, Text, end_text},
+    parquet_table::{Cell, Form, Table},
 };
 
 const STACKS: Form = Form {
@@ -13,7 +13,7 @@ const STACKS: Form = Form {
         REQUIRED INT32 stack (INTEGER(32,false));
         REQUIRED GROUP frames (LIST) { REPEATED GROUP list { REQUIRED BYTE_ARRAY element (STRING); } }
     }",
-    sorted_by: Some(0),
+    sorted_by: &[0],
     delta: &["stack"],
 };
 
@@ -36,6 +36,7 @@ impl StackTable {
         let number = self.numbers.len() as u64 + 1;
         let mut frames = stack.frames();
         frames.extend(end_text(stack.end()).map(|why| Text::from(&*format!("<{why}>"))));
+        let frames: Vec<&str> = frames.iter().map(|frame| &**frame).collect();
         self.table.row([Cell::unsigned(number), Cell::Texts(&frames)])?;
         self.numbers.insert(stack, number);
         Ok(Some(number))

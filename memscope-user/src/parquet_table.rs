@@ -1,10 +1,12 @@
 //! One Parquet file, written row by row.
+//!
+//! It is a tool: tables of a run (`report`) and those of the agent (`agent`) have one way to be written.
 
 use std::{fs::File, io, sync::Arc};
 
 use parquet::{
     basic::{Compression, Encoding, Repetition, Type as Physical},
-    data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type},
+    data_type::{BoolType, ByteArray, ByteArrayType, Int32Type, Int64Type},
     errors::ParquetError,
     file::{
         metadata::{KeyValue, SortingColumn},
@@ -14,47 +16,48 @@ use parquet::{
     schema::{parser::parse_message_type, types::ColumnDescPtr},
 };
 
-use crate::{hash::HashMap, model::Text};
+use crate::hash::HashMap;
 
 /// Rows that are held in memory until they are written: about 30 MB of events.
 const ROWS_OF_A_GROUP: usize = 1 << 18;
 
 /// Form of a file.
-pub(super) struct Form {
+pub(crate) struct Form {
     /// Parquet's own text of a schema.
-    pub(super) schema: &'static str,
-    /// Number of the column that rows are in order of, where they are; nulls last.
-    pub(super) sorted_by: Option<i32>,
+    pub(crate) schema: &'static str,
+    /// Numbers of the columns that rows are in order of, the first one first; nulls last. Empty: rows have no order.
+    pub(crate) sorted_by: &'static [i32],
     /// Columns with small differences between neighbours.
-    pub(super) delta: &'static [&'static str],
+    pub(crate) delta: &'static [&'static str],
 }
 
 /// A value of a row.
 #[derive(Clone, Copy)]
-pub(super) enum Cell<'a> {
+pub(crate) enum Cell<'a> {
     Null,
+    Bool(bool),
     /// Unsigned numbers of 64 bits keep their bits.
     Number(i64),
     Text(&'a str),
-    Texts(&'a [Text]),
+    Texts(&'a [&'a str]),
 }
 
 impl Cell<'_> {
-    pub(super) const fn unsigned(number: u64) -> Self {
+    pub(crate) const fn unsigned(number: u64) -> Self {
         Self::Number(number.cast_signed())
     }
 
-    pub(super) fn optional(number: Option<u64>) -> Self {
+    pub(crate) fn optional(number: Option<u64>) -> Self {
         number.map_or(Self::Null, Self::unsigned)
     }
 }
 
 /// A file that grows by rows.
-pub(super) struct Table {
+pub(crate) struct Table {
     writer: SerializedFileWriter<File>,
     columns: Vec<Column>,
     rows: usize,
-    pub(super) written: u64,
+    pub(crate) written: u64,
 }
 
 /// Values of the rows that are not written yet.
@@ -68,22 +71,24 @@ struct Column {
 }
 
 enum Values {
+    Bools(Vec<bool>),
     Int32(Vec<i32>),
     Int64(Vec<i64>),
     Texts(Vec<ByteArray>, HashMap<Box<str>, ByteArray>),
 }
 
 impl Table {
-    pub(super) fn new(file: File, form: &Form, about: &[(String, String)]) -> io::Result<Self> {
+    pub(crate) fn new(file: File, form: &Form, about: &[(String, String)]) -> io::Result<Self> {
         let schema = Arc::new(parse_message_type(form.schema).map_err(failed)?);
         let about = about.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();
-        let sorted =
-            form.sorted_by.map(|column_idx| vec![SortingColumn { column_idx, descending: false, nulls_first: false }]);
+        let in_order =
+            |column_idx: &i32| SortingColumn { column_idx: *column_idx, descending: false, nulls_first: false };
+        let sorted: Vec<SortingColumn> = form.sorted_by.iter().map(in_order).collect();
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::LZ4_RAW)
             .set_created_by(concat!("memscope-bpf ", env!("CARGO_PKG_VERSION")).to_owned())
             .set_key_value_metadata(Some(about))
-            .set_sorting_columns(sorted);
+            .set_sorting_columns((!sorted.is_empty()).then_some(sorted));
         for name in form.delta {
             let column = (*name).into();
             properties = properties.set_column_dictionary_enabled(column, false);
@@ -95,7 +100,7 @@ impl Table {
     }
 
     /// Adds a row, with a cell for each column of the schema.
-    pub(super) fn row<const N: usize>(&mut self, cells: [Cell<'_>; N]) -> io::Result<()> {
+    pub(crate) fn row<const N: usize>(&mut self, cells: [Cell<'_>; N]) -> io::Result<()> {
         debug_assert_eq!(self.columns.len(), N, "cells of a row");
         for (column, cell) in self.columns.iter_mut().zip(cells) {
             column.push(cell);
@@ -113,6 +118,7 @@ impl Table {
             let repetitions = column.is_repeated.then_some(&*column.repetitions);
             let mut out = group.next_column().map_err(failed)?.ok_or_else(|| io::Error::other("a column less"))?;
             match &mut column.values {
+                Values::Bools(values) => out.typed::<BoolType>().write_batch(values, definitions, repetitions),
                 Values::Int32(values) => out.typed::<Int32Type>().write_batch(values, definitions, repetitions),
                 Values::Int64(values) => out.typed::<Int64Type>().write_batch(values, definitions, repetitions),
                 Values::Texts(values, _) => out.typed::<ByteArrayType>().write_batch(values, definitions, repetitions),
@@ -125,12 +131,12 @@ impl Table {
     }
 
     /// Keeps a figure in the file, beside what it is about.
-    pub(super) fn note(&mut self, key: &str, figure: u64) {
+    pub(crate) fn note(&mut self, key: &str, figure: u64) {
         self.writer.append_key_value_metadata(KeyValue::new(key.to_owned(), figure.to_string()));
     }
 
     /// Writes the rest and the footer.
-    pub(super) fn finish(mut self) -> io::Result<u64> {
+    pub(crate) fn finish(mut self) -> io::Result<u64> {
         if self.rows > 0 {
             self.flush()?;
         }
@@ -142,6 +148,7 @@ impl Table {
 impl Column {
     fn of(descriptor: &ColumnDescPtr) -> Self {
         let values = match descriptor.physical_type() {
+            Physical::BOOLEAN => Values::Bools(Vec::new()),
             Physical::INT32 => Values::Int32(Vec::new()),
             Physical::INT64 => Values::Int64(Vec::new()),
             _ => Values::Texts(Vec::new(), HashMap::default()),
@@ -164,6 +171,7 @@ impl Column {
         self.definitions.push(i16::from(!matches!(cell, Cell::Null)));
         match (cell, &mut self.values) {
             (Cell::Text(text), values) => values.text(text),
+            (Cell::Bool(value), Values::Bools(values)) => values.push(value),
             (Cell::Number(number), Values::Int32(values)) => values.push(number as i32),
             (Cell::Number(number), Values::Int64(values)) => values.push(number),
             _ => {}
@@ -174,6 +182,7 @@ impl Column {
         self.definitions.clear();
         self.repetitions.clear();
         match &mut self.values {
+            Values::Bools(values) => values.clear(),
             Values::Int32(values) => values.clear(),
             Values::Int64(values) => values.clear(),
             Values::Texts(values, known) => {
