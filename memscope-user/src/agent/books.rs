@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{
+    evidence::minutes::{Minutes, Recorder, State, minute_of},
     failures::{Bundle, Failures},
     series::{Series, SeriesKey},
 };
@@ -44,6 +45,8 @@ pub struct Account {
     pub devices: BTreeMap<u32, (u64, u64)>,
     /// Requests that failed for want of memory since the last account.
     pub bundles: Vec<Bundle>,
+    /// Minutes that have ended since the last account, where they are kept.
+    pub minutes: Minutes,
     /// Places at the moment.
     pub places: usize,
     /// Series that found no room, ever.
@@ -66,14 +69,25 @@ pub struct Books {
     unstarted: BTreeMap<u32, u32>,
     devices: BTreeMap<u32, (u64, u64)>,
     failures: Failures,
+    /// Where rows by minute are asked for.
+    recorder: Option<Recorder>,
     places: usize,
     refused_series: u64,
     events: u64,
 }
 
 impl Books {
+    /// Books that also keep what changes in each minute.
+    #[must_use]
+    pub fn by_minute() -> Self {
+        Self { recorder: Some(Recorder::default()), ..Self::default() }
+    }
+
     /// Takes an event. Events come in the order of their times.
     pub fn observe(&mut self, event: &Event) {
+        if self.recorder.as_ref().is_some_and(|recorder| recorder.is_over(event)) {
+            self.begin_minute(minute_of(event));
+        }
         self.events += 1;
         if let Some(known) = self.processes.get_mut(&event.pid) {
             known.events += 1;
@@ -94,6 +108,9 @@ impl Books {
             EventKind::AllocFailed(failed) => self.failed(event, failed),
             EventKind::AllocRecovered(recovered) => {
                 self.failures.recovered(event.pid, recovered.request);
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.recovered(event.pid, recovered.request);
+                }
             }
             EventKind::DeviceUsage(usage) => {
                 if let crate::model::Device::Npu(number) = event.device {
@@ -106,13 +123,35 @@ impl Books {
 
     /// A minute is over: what series and places hold becomes a point of their growth.
     pub fn minute(&mut self, minute: u32) {
+        self.begin_minute(minute);
         for series in self.series.values_mut() {
             series.minute(minute);
         }
     }
 
+    fn begin_minute(&mut self, minute: u32) {
+        let Self { recorder: Some(recorder), processes, series, unstarted, .. } = self else { return };
+        recorder.begin(minute, series.iter(), |pid| state(processes, unstarted, pid));
+    }
+
+    /// The minute that goes on is the last one: the next account has it.
+    pub fn end_minute(&mut self) {
+        let Self { recorder: Some(recorder), processes, series, unstarted, .. } = self else { return };
+        recorder.finish(series.iter(), |pid| state(processes, unstarted, pid));
+    }
+
+    /// The last rows of a process that is about to be forgotten.
+    fn part(&mut self, pid: u32) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.part(pid, self.series.iter().filter(|(key, _)| key.pid == pid));
+        }
+    }
+
     /// The account, from which on what has ended is forgotten.
     pub fn take(&mut self) -> Account {
+        let ended = self.processes.iter().filter(|(_, known)| known.ended).map(|(pid, _)| *pid);
+        ended.collect::<Vec<u32>>().into_iter().for_each(|pid| self.part(pid));
+        let minutes = self.recorder.as_mut().map(Recorder::take).unwrap_or_default();
         let waits = |pid: u32| self.unstarted.get(&pid).is_some_and(|accounts| *accounts < ACCOUNTS_WAITED);
         let ready = self.series.iter().filter(|(key, _)| !waits(key.pid));
         let account = Account {
@@ -120,6 +159,7 @@ impl Books {
             series: ready.map(|(key, series)| (*key, series.clone())).collect(),
             devices: self.devices.clone(),
             bundles: self.failures.take(),
+            minutes,
             places: self.places,
             refused_series: self.refused_series,
             events: self.events,
@@ -146,6 +186,7 @@ impl Books {
             known => {
                 if known.is_some() {
                     // The account of the last process of this number was not read.
+                    self.part(pid);
                     self.forget_series(pid);
                 }
                 self.unstarted.remove(&pid);
@@ -185,11 +226,15 @@ impl Books {
     }
 
     fn alloc(&mut self, event: &Event, alloc: &Alloc) {
-        let has_room = self.places < MAX_PLACES;
+        let (has_room, by_minute) = (self.places < MAX_PLACES, self.recorder.is_some());
         let key = SeriesKey { pid: event.pid, device: alloc.block.device, pool: alloc.block.pool };
         let Some(series) = self.series(key) else { return };
         let new_places = series.alloc(alloc, has_room);
+        let place = by_minute.then(|| series.place_of(&alloc.block)).flatten();
         self.places += new_places;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.alloc(key, alloc, place);
+        }
     }
 
     fn free(&mut self, event: &Event, free: &Free) {
@@ -197,10 +242,15 @@ impl Books {
             // It is held until the end.
             return;
         }
+        let by_minute = self.recorder.is_some();
         let key = SeriesKey { pid: event.pid, device: free.block.device, pool: free.block.pool };
         let Some(series) = self.series(key) else { return };
+        let place = by_minute.then(|| series.place_of(&free.block)).flatten();
         let gone_places = series.free(free);
         self.places -= gone_places;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.free(key, free, place);
+        }
     }
 
     fn unknown_free(&mut self, event: &Event, free: &UnknownFree) {
@@ -221,7 +271,18 @@ impl Books {
             let of_process = self.series.iter().filter(|(of, _)| of.pid == event.pid);
             let sheets = of_process.map(|(key, series)| (*key, series)).collect();
             self.failures.failed(event, failed, sheets);
+            if let Some(recorder) = &mut self.recorder {
+                recorder.failed(key, event, failed);
+            }
         }
+    }
+}
+
+fn state(processes: &BTreeMap<u32, Known>, unstarted: &BTreeMap<u32, u32>, pid: u32) -> State {
+    match processes.get(&pid) {
+        Some(known) if known.ended => State::Ended,
+        None if unstarted.contains_key(&pid) => State::Unstarted,
+        _ => State::Runs,
     }
 }
 

@@ -13,6 +13,8 @@ use super::{otlp, rules::Rules};
 
 /// A larger file is no file of settings.
 const MAX_BYTES: u64 = 1 << 20;
+/// Less holds no hour of a busy node.
+const LEAST_EVIDENCE_BYTES: u64 = 1 << 20;
 
 /// Why there are no settings.
 #[derive(Debug, Error)]
@@ -66,6 +68,8 @@ pub struct Config {
     pub names: NameSettings,
     /// What is kept of failed requests.
     pub bundles: BundleSettings,
+    /// Tables by minute.
+    pub evidence: EvidenceSettings,
     /// Where commands reach the agent.
     pub control: ControlSettings,
     /// Sending to an OpenTelemetry collector.
@@ -144,6 +148,20 @@ pub struct BundleSettings {
     pub max_files: usize,
 }
 
+/// Tables by minute.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct EvidenceSettings {
+    /// Where they are written; empty: nowhere.
+    pub directory: PathBuf,
+    /// What one file of a table is of: a divisor of an hour.
+    pub interval_minutes: u32,
+    /// What the files of this host may take there; the oldest are removed.
+    pub max_bytes: u64,
+    /// Variables of a process that name its job; the first one that is set counts.
+    pub job_from: Vec<String>,
+}
+
 /// Where commands reach the agent.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
@@ -209,6 +227,13 @@ impl Default for NameSettings {
 impl Default for BundleSettings {
     fn default() -> Self {
         Self { directory: PathBuf::new(), max_files: 100 }
+    }
+}
+
+impl Default for EvidenceSettings {
+    fn default() -> Self {
+        let job_from = ["JOB_NAME", "VC_JOB_NAME", "TRAINING_JOB_NAME", "SLURM_JOB_ID"].map(str::to_owned).into();
+        Self { directory: PathBuf::new(), interval_minutes: 60, max_bytes: 2 << 30, job_from }
     }
 }
 
@@ -283,6 +308,7 @@ impl Config {
             return wrong(format!("otlp.max_queue_bytes is {}: it must be 65536 at least", self.otlp.max_queue_bytes));
         }
         otlp::check(&self.otlp).map_err(ConfigError::Value)?;
+        self.evidence.check()?;
         self.listen().map(|_| ())
     }
 
@@ -302,6 +328,28 @@ impl Config {
             )));
         }
         Ok(Some(address))
+    }
+}
+
+impl EvidenceSettings {
+    fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |text: String| Err(ConfigError::Value(text));
+        let Self { directory, interval_minutes, max_bytes, .. } = self;
+        if !(1..=60).contains(interval_minutes) || 60 % interval_minutes != 0 {
+            return wrong(format!("evidence.interval_minutes is {interval_minutes}: it must divide 60"));
+        }
+        if *max_bytes < LEAST_EVIDENCE_BYTES {
+            return wrong(format!("evidence.max_bytes is {max_bytes}: it must be {LEAST_EVIDENCE_BYTES} at least"));
+        }
+        if !directory.as_os_str().is_empty() {
+            if !directory.is_absolute() {
+                return wrong(format!("evidence.directory is `{}`: it must be an absolute path", directory.display()));
+            }
+            if !cfg!(feature = "parquet") {
+                return wrong("evidence.directory is set, and this program was built without Parquet".to_owned());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -355,6 +403,11 @@ mod tests {
             "[otlp]\ninterval_seconds = 0.0",
             "[otlp]\ntimeout_seconds = inf",
             "[otlp]\nmax_queue_bytes = 1000",
+            "[evidence]\ninterval_minutes = 0",
+            "[evidence]\ninterval_minutes = 7",
+            "[evidence]\ninterval_minutes = 120",
+            "[evidence]\nmax_bytes = 1000",
+            "[evidence]\ndirectory = \"here\"",
         ];
         for text in wrong {
             assert!(Config::parse(text).expect("parsed").check().is_err(), "{text}");

@@ -49,6 +49,8 @@ pub struct Target {
     pub comm: String,
     /// Its rank in a job, as its environment says.
     pub rank: String,
+    /// Its job, as its environment says.
+    pub job: String,
     /// Number of its user.
     pub uid: u32,
 }

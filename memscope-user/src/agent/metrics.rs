@@ -180,6 +180,14 @@ pub const FAMILIES: &[Family] = &[
         "Processes that map an Ascend library, by what the agent does with them.",
     ),
     family("memscope_bundles", Kind::Counter, None, "Bundles of processes that ran out of memory."),
+    family(
+        "memscope_agent_evidence_files",
+        Kind::Counter,
+        None,
+        "Files of evidence, written or not, and old ones removed for others.",
+    ),
+    family("memscope_agent_evidence_rows", Kind::Counter, None, "Rows of evidence written."),
+    family("memscope_agent_evidence_dropped_rows", Kind::Counter, None, "Rows of evidence that found no room."),
     family("memscope_agent", Kind::Info, None, "The agent."),
     family(
         "memscope_agent_cpu_seconds",

@@ -3,8 +3,8 @@
 //! ```text
 //!  /proc ─▶ discover ─▶ rules ─▶ source (a trace that processes join) ─▶ books ─▶ fold ─┬▶ page ─▶ http
 //!            cgroup, names ─┘            ▲                                   │            └▶ otlp ─▶ a collector
-//!                                        │                                   └─▶ failures ─▶ bundles
-//!                                     budget                         control ◀─ status, capture
+//!                                     budget                                 ├─▶ failures ─▶ bundles
+//!                                     control ◀─ status, capture             └─▶ evidence ─▶ files
 //! ```
 //!
 //! Pure: `cgroup`, `rules`, `books`, `series`, `fold`, `page`, `budget`, `control`. See `docs/agent.md`.
@@ -18,6 +18,7 @@ pub mod config;
 pub mod control;
 mod cost;
 pub mod discover;
+pub mod evidence;
 pub mod failures;
 pub mod fold;
 pub mod http;

@@ -1,5 +1,6 @@
 //! The agent's state: who is traced, what that takes, and the pages made of it.
 
+mod recording;
 mod status;
 
 use std::{
@@ -17,6 +18,7 @@ use super::{
     control::Status,
     cost::Meter,
     discover::Discovery,
+    evidence::Evidence,
     failures::Bundle,
     fold::{Fold, Target},
     http::Pages,
@@ -58,6 +60,7 @@ pub(super) struct Node<S> {
     started: Instant,
     minute: u64,
     last: Last,
+    evidence: Option<Evidence>,
     bundles_written: u64,
     bundles_failed: u64,
     dropped: u64,
@@ -107,6 +110,7 @@ impl<S: Source> Node<S> {
             started: Instant::now(),
             minute: 0,
             last: Last::default(),
+            evidence: None,
             bundles_written: 0,
             bundles_failed: 0,
             dropped: 0,
@@ -160,7 +164,11 @@ impl<S: Source> Node<S> {
 
     /// Asks the rules about a process.
     fn select(&mut self, pid: u32) -> bool {
-        let Some((facts, target)) = process::look(pid, &mut self.names, &mut self.users) else { return false };
+        let Some((facts, target)) =
+            process::look(pid, &mut self.names, &mut self.users, &self.config.evidence.job_from)
+        else {
+            return false;
+        };
         let selected = self.config.rules.decide(&facts) == Action::Select;
         if selected {
             self.excluded.remove(&pid);
@@ -185,12 +193,6 @@ impl<S: Source> Node<S> {
         }
     }
 
-    /// Makes the page before the end.
-    pub(super) fn last_page(&mut self, now: Instant) {
-        self.otlp.hurry();
-        self.page(now);
-    }
-
     /// Makes a page.
     pub(super) fn page(&mut self, now: Instant) {
         let now_ns = otlp::since_epoch_ns();
@@ -198,11 +200,14 @@ impl<S: Source> Node<S> {
         if std::mem::replace(&mut self.minute, minute) != minute {
             self.source.minute(minute as u32);
         }
-        let account = self.source.account();
+        let mut account = self.source.account();
+        let minutes = std::mem::take(&mut account.minutes);
+        let level = self.budget.level();
         self.adopt(&account, now);
         self.keep_to_budget(&account, now);
         let mut samples = self.fold.samples(&account, &self.targets, now_ns, self.config.metrics.per_process);
         self.write_bundles(&account);
+        self.keep_evidence(minutes, level, minute as u32, now);
         samples.extend(self.own_samples(&account));
         self.bound(&mut samples);
         self.status = self.new_status(&account);
@@ -304,6 +309,9 @@ impl<S: Source> Node<S> {
         for bundle in &account.bundles {
             let path = self.write_bundle(bundle);
             let file = path.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
+            if let (Some(evidence), Some(file)) = (&mut self.evidence, file) {
+                evidence.bundle(bundle.pid, bundle.request, file.to_owned());
+            }
             self.otlp.oom(bundle, self.targets.get(&bundle.pid), file);
         }
     }
@@ -352,6 +360,7 @@ impl<S: Source> Node<S> {
             whole("memscope_bundles", Some(("result", "error")), self.bundles_failed),
             info(),
         ];
+        samples.extend(self.evidence.iter().flat_map(Evidence::samples));
         samples.extend(self.meter.samples());
         samples.push(Sample::real("memscope_agent_budget_ratio", Vec::new(), self.config.budget.cores));
         samples.push(whole("memscope_agent_level", None, self.budget.level().number().into()));

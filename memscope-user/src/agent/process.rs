@@ -22,6 +22,9 @@ const SHORT_ID: usize = 12;
 /// Variables that give a process's rank, the first that is there counts.
 const RANKS: [&str; 3] = ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"];
 
+/// Longest name of a job.
+const MAX_JOB: usize = 128;
+
 /// Names of users, each looked up once.
 #[derive(Debug, Default)]
 pub(super) struct Users(HashMap<u32, String>);
@@ -37,7 +40,7 @@ impl Users {
 }
 
 /// Looks at a process. `None` if it is gone.
-pub(super) fn look(pid: u32, names: &mut Names, users: &mut Users) -> Option<(Facts, Target)> {
+pub(super) fn look(pid: u32, names: &mut Names, users: &mut Users, job_from: &[String]) -> Option<(Facts, Target)> {
     let uid = uid_of(pid)?;
     let cgroup = Cgroup::of(pid);
     let name = cgroup.container_id.as_deref().and_then(|id| names.of(id, std::time::Instant::now())).cloned();
@@ -51,7 +54,8 @@ pub(super) fn look(pid: u32, names: &mut Names, users: &mut Users) -> Option<(Fa
         container: name.map(|name| name.container),
         container_id: cgroup.container_id,
     };
-    let target = target(&facts, rank(pid));
+    let environment = environment(pid).unwrap_or_default();
+    let target = Target { job: job(&environment, job_from), ..target(&facts, rank(&environment)) };
     Some((facts, target))
 }
 
@@ -68,6 +72,7 @@ fn target(facts: &Facts, rank: String) -> Target {
         container_id: facts.container_id.clone().unwrap_or_default(),
         comm: facts.command.clone(),
         rank,
+        job: String::new(),
         uid: facts.uid,
     }
 }
@@ -79,13 +84,22 @@ pub(super) fn uid_of(pid: u32) -> Option<u32> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-fn rank(pid: u32) -> String {
-    let environment = environment(pid).unwrap_or_default();
+fn rank(environment: &[u8]) -> String {
     let number = |name| {
-        let value = std::str::from_utf8(variable(&environment, name)?).ok()?;
+        let value = std::str::from_utf8(variable(environment, name)?).ok()?;
         value.parse::<u32>().ok()
     };
     RANKS.into_iter().find_map(number).map(|rank| rank.to_string()).unwrap_or_default()
+}
+
+/// The value of the first of these variables that has a plain one.
+fn job(environment: &[u8], names: &[String]) -> String {
+    let plain = |name: &String| {
+        let value = std::str::from_utf8(variable(environment, name)?).ok()?;
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'/');
+        ((1..=MAX_JOB).contains(&value.len()) && value.bytes().all(is_plain)).then(|| value.to_owned())
+    };
+    names.iter().find_map(plain).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -111,11 +125,21 @@ mod tests {
         assert_eq!(target(&Facts::default(), String::new()).place, Where::default());
     }
 
+    /// The first variable with a plain value counts: a value of a program becomes a cell of tables.
+    #[test]
+    fn jobs_have_plain_names() {
+        let environment = b"JOB_NAME=a b\0VC_JOB_NAME=team/train-7.1\0SLURM_JOB_ID=42\0EMPTY=\0";
+        let of = |names: &[&str]| job(environment, &names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&["NONE", "JOB_NAME", "EMPTY", "VC_JOB_NAME", "SLURM_JOB_ID"]), "team/train-7.1");
+        assert_eq!(of(&["SLURM_JOB_ID"]), "42");
+        assert_eq!(of(&["JOB_NAME", "EMPTY"]), "");
+    }
+
     #[test]
     fn own_process_is_known() {
         let pid = std::process::id();
         let (facts, target) =
-            look(pid, &mut Names::new(std::path::Path::new("")), &mut Users::default()).expect("it is there");
+            look(pid, &mut Names::new(std::path::Path::new("")), &mut Users::default(), &[]).expect("it is there");
         assert_eq!((facts.uid, target.uid), (Uid::current().as_raw(), Uid::current().as_raw()));
         assert_eq!(target.comm, command(pid));
     }

@@ -105,7 +105,10 @@ async fn work<S: Source + 'static>(
     let group = group(&config.control.group)?;
     let socket = if once { None } else { open_socket(&config.control.socket, group)? };
     let (feed, sending) = if once { (Feed::default(), None) } else { otlp::start(&config.otlp, &speaker)? };
-    let node = Node::new(config, source, pages.clone(), feed, speaker.clone());
+    let mut node = Node::new(config, source, pages.clone(), feed, speaker.clone());
+    if !once {
+        node.record().map_err(|source| AgentError::System { what: "cannot start a thread for evidence", source })?;
+    }
     let node = Rc::new(RefCell::new(node));
     let (listener, _socket) = socket.unzip();
     if let Some(listener) = listener {
@@ -114,7 +117,7 @@ async fn work<S: Source + 'static>(
     }
     speaker.info(format_args!("the agent runs"));
     let ended = react(&node, once, (look, make), &speaker).await;
-    node.borrow_mut().last_page(Instant::now());
+    node.borrow_mut().finish(Instant::now());
     let result = node.borrow_mut().source().end();
     if let Some(sending) = sending {
         sending.end().await;

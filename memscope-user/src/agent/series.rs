@@ -42,7 +42,8 @@ pub struct Place {
 }
 
 impl Place {
-    fn of(block: &Block) -> Self {
+    /// Where a block was allocated.
+    pub(super) fn of(block: &Block) -> Self {
         let size_bytes = if block.stacks.is_empty() { block.size_bytes } else { 0 };
         Self { stacks: block.stacks, size_bytes }
     }
@@ -259,6 +260,17 @@ impl Series {
         let mut places: Vec<(Place, &PlaceSum)> = self.by_place.iter().map(|(place, sum)| (*place, sum)).collect();
         places.sort_by(|one, other| other.1.live_bytes.cmp(&one.1.live_bytes).then_with(|| one.0.cmp(&other.0)));
         places.into_iter().take(most).map(|(place, sum)| (place, sum.clone())).collect()
+    }
+
+    /// Where a block was allocated, if that place is kept apart.
+    pub(super) fn place_of(&self, block: &Block) -> Option<Place> {
+        let place = Place::of(block);
+        self.by_place.contains_key(&place).then_some(place)
+    }
+
+    /// The places that are kept apart, with what they hold.
+    pub(super) fn by_place(&self) -> impl Iterator<Item = (&Place, &PlaceSum)> {
+        self.by_place.iter()
     }
 
     /// Places that are kept apart.

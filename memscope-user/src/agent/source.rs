@@ -44,6 +44,8 @@ pub trait Source {
     fn set_level(&self, level: Level);
     /// A minute is over.
     fn minute(&self, minute: u32);
+    /// The minute that goes on is the last one: the next account has it.
+    fn end_minute(&self);
     /// What is known. What has ended since the last time is in it, and from then on forgotten.
     fn account(&self) -> Account;
     /// What the engine has taken and lost.
@@ -64,8 +66,9 @@ pub struct Streaming {
 impl Streaming {
     /// Starts it; `say` gets its messages.
     pub fn start(config: &Config, say: Arc<dyn Listener>) -> Result<Self, TraceError> {
-        let heard =
-            Arc::new(Heard { books: Mutex::default(), spent: Mutex::default(), ended: AtomicBool::new(false), say });
+        let by_minute = !config.evidence.directory.as_os_str().is_empty();
+        let books = Mutex::new(if by_minute { Books::by_minute() } else { Books::default() });
+        let heard = Arc::new(Heard { books, spent: Mutex::default(), ended: AtomicBool::new(false), say });
         let trace = Trace::start(options(config), Arc::clone(&heard) as Arc<dyn Listener>)?;
         Ok(Self { control: trace.control(), trace: Some(trace), heard })
     }
@@ -105,6 +108,10 @@ impl Source for Streaming {
 
     fn minute(&self, minute: u32) {
         self.heard.books().minute(minute);
+    }
+
+    fn end_minute(&self) {
+        self.heard.books().end_minute();
     }
 
     fn account(&self) -> Account {

@@ -41,6 +41,8 @@ impl Source for Said {
 
     fn minute(&self, _: u32) {}
 
+    fn end_minute(&self) {}
+
     fn account(&self) -> Account {
         self.account.borrow().clone()
     }
@@ -194,7 +196,7 @@ fn receiver_gets_pages_and_events() {
         events(&node, &[(own, 5)]);
         node.page(start + Duration::from_millis(59_995));
         events(&node, &[(own, 6)]);
-        node.last_page(start + SECOND * 61);
+        node.finish(start + SECOND * 61);
         assert_eq!(value(&node, "memscope_events_total").as_deref(), Some("18"));
         assert_eq!(value(&node, "memscope_agent_otlp_dropped_total").as_deref(), Some("0"));
         sending.expect("a task").end().await;
