@@ -26,8 +26,14 @@ impl Agent {
     /// Starts it, and waits until it runs.
     #[must_use]
     pub fn start(name: &str) -> Self {
+        Self::start_with(name, "")
+    }
+
+    /// The same with further settings.
+    #[must_use]
+    pub fn start_with(name: &str, further: &str) -> Self {
         let folder = Folder::new();
-        let config = settings(&folder, name);
+        let config = settings(&folder, name, further);
         let mut command = Command::new(tracer_path());
         command.arg("agent").arg("--config").arg(config).current_dir(folder.path());
         let process = Process::spawn(&mut command, folder.path(), "agent");
@@ -100,6 +106,12 @@ impl Agent {
         command.output().expect("it runs")
     }
 
+    /// Kills it.
+    pub fn kill(&mut self) {
+        self.process.signal(Signal::SIGKILL);
+        assert!(!self.process.wait().success());
+    }
+
     /// Ends it, in order.
     pub fn end(mut self) {
         self.process.signal(Signal::SIGTERM);
@@ -109,7 +121,7 @@ impl Agent {
     }
 }
 
-fn settings(folder: &Folder, name: &str) -> PathBuf {
+fn settings(folder: &Folder, name: &str, further: &str) -> PathBuf {
     let config = folder.path().join("agent.toml");
     let socket = folder.path().join("agent.sock");
     let bundles = folder.path().join("bundles");
@@ -120,7 +132,7 @@ fn settings(folder: &Folder, name: &str) -> PathBuf {
          [budget]\ncores = 1000.0\nevents_per_process = 1000000000\n\
          [names]\ncontainer_logs = \"\"\n\
          [bundles]\ndirectory = \"{}\"\n\
-         [control]\nsocket = \"{}\"\n",
+         [control]\nsocket = \"{}\"\n{further}",
         bundles.display(),
         socket.display()
     );

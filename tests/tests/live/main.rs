@@ -4,6 +4,7 @@
 //! kernel is tested for how it degrades; nothing is skipped.
 
 mod agent;
+mod agent_evidence;
 mod ahead;
 mod atb;
 mod attach;

@@ -1,0 +1,136 @@
+//! Evidence of the node agent against the journal of the simulated libraries.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use memscope_tests::harness::agent::{Agent, own_name, waiting};
+use memscope_tests::harness::expect::truth;
+use memscope_tests::harness::tracer::Folder;
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use parquet::record::Field;
+
+use super::shared::pool_blocks;
+
+/// A row, by column.
+type Cells = BTreeMap<String, Field>;
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+fn rows(directory: &Path, table: &str) -> Vec<Cells> {
+    let of_file = |path: PathBuf| -> Vec<Cells> {
+        let file = SerializedFileReader::new(File::open(&path).expect("a file")).expect("a Parquet file");
+        let rows = file.get_row_iter(None).expect("rows");
+        rows.map(|row| row.expect("a row").into_columns().into_iter().collect()).collect()
+    };
+    files(&directory.join("v1").join(table)).into_iter().flat_map(of_file).collect()
+}
+
+fn number(cells: &Cells, name: &str) -> i64 {
+    match &cells[name] {
+        Field::Int(number) => i64::from(*number),
+        Field::Long(number) => *number,
+        other => panic!("{name} is no number: {other:?}"),
+    }
+}
+
+fn text<'a>(cells: &'a Cells, name: &str) -> &'a str {
+    match &cells[name] {
+        Field::Str(text) => text,
+        other => panic!("{name} is no text: {other:?}"),
+    }
+}
+
+fn sum<'a>(rows: impl IntoIterator<Item = &'a Cells>, name: &str) -> u64 {
+    rows.into_iter().map(|row| number(row, name)).sum::<i64>().try_into().expect("not below 0")
+}
+
+/// Rows of a process in one layer.
+fn of_layer<'a>(all: &'a [Cells], pid: u32, layer: &str) -> Vec<&'a Cells> {
+    all.iter().filter(|row| number(row, "pid") == i64::from(pid) && text(row, "layer") == layer).collect()
+}
+
+/// Those of them in the last minute.
+fn of_last_minute<'a>(rows: &[&'a Cells]) -> Vec<&'a Cells> {
+    let last = rows.iter().map(|row| number(row, "epoch_minute")).max().expect("rows");
+    rows.iter().copied().filter(|row| number(row, "epoch_minute") == last).collect()
+}
+
+/// The process ends under the agent's eyes: rows of its last minute have what it held then, by pool and by place; sums over all minutes have each
+/// call. Each place is described, and no hidden file is left.
+#[test]
+fn last_minute_agrees_with_the_journal() {
+    let name = own_name("evid");
+    let evidence = Folder::new();
+    let directory = evidence.path();
+    let agent = Agent::start_with(&name, &format!("[evidence]\ndirectory = \"{}\"\n", directory.display()));
+    let arguments = ["--rounds", "4", "--blocks", "3", "--size", "30000000", "--leaks", "2", "--leak-size", "200000"];
+    let mut target = waiting(&name, "pool", &arguments);
+    let pid = target.pid();
+    let _ = agent.wait_for_processes(1);
+    fs::write(target.folder.path().join("go"), "\n").expect("it reads");
+    assert!(target.wait().success());
+    let page = agent.wait_for_processes(0);
+    assert_eq!(page.count("memscope_agent_evidence_dropped_rows_total", &[]), Some(0));
+    assert_eq!(page.count("memscope_events_lost_total", &[]), Some(0));
+    agent.end();
+
+    let journal = target.folder.journal();
+    let entries = &journal.by_process()[&pid];
+    let truth = truth(entries, false);
+    let (places, pools) = (rows(directory, "place_minute"), rows(directory, "device_minute"));
+    let driver = (of_layer(&places, pid, "hal"), of_layer(&pools, pid, "hal"));
+    let held: u64 = truth.held.iter().map(|block| block.size).sum();
+    assert!(held > 0, "nothing to compare");
+    assert_eq!(sum(of_last_minute(&driver.0), "live_bytes"), held);
+    assert_eq!(sum(of_last_minute(&driver.1), "live_bytes"), held);
+    let allocations = truth.calls.iter().filter(|call| call.is_alloc).count() as u64;
+    for of_table in [&driver.0, &driver.1] {
+        assert_eq!(sum(of_table.iter().copied(), "allocations"), allocations);
+        assert_eq!(sum(of_table.iter().copied(), "frees"), truth.calls.len() as u64 - allocations);
+    }
+
+    let pool = (of_layer(&places, pid, "pool"), of_layer(&pools, pid, "pool"));
+    let live: u64 = pool_blocks(entries).values().sum();
+    assert_eq!(sum(of_last_minute(&pool.0), "live_bytes"), live);
+    assert_eq!(sum(of_last_minute(&pool.1), "live_bytes"), live);
+    assert_eq!(sum(of_last_minute(&pool.1), "untracked_bytes"), 0);
+
+    let described: BTreeSet<i64> = rows(directory, "places").iter().map(|row| number(row, "place_key")).collect();
+    assert!(places.iter().all(|row| described.contains(&number(row, "place_key"))));
+    let names: Vec<String> =
+        files(directory).iter().map(|path| path.file_name().expect("a name").to_string_lossy().into_owned()).collect();
+    assert!(names.iter().all(|name| name.ends_with(".parquet") && !name.starts_with('.')), "{names:?}");
+}
+
+/// Killed without a warning: whatever files there are can be read whole, and a later agent leaves no hidden one behind.
+#[test]
+fn killed_agent_leaves_whole_files() {
+    let name = own_name("evik");
+    let evidence = Folder::new();
+    let directory = evidence.path();
+    let settings = format!("[evidence]\ndirectory = \"{}\"\n", directory.display());
+    let mut agent = Agent::start_with(&name, &settings);
+    let go = |agent: &Agent| {
+        let arguments = ["--rounds", "1", "--blocks", "3", "--size", "30000000"];
+        let mut target = waiting(&name, "pool", &arguments);
+        let _ = agent.wait_for_processes(1);
+        fs::write(target.folder.path().join("go"), "\n").expect("it reads");
+        assert!(target.wait().success());
+        let _ = agent.wait_for_processes(0);
+        target.pid()
+    };
+    let _ = go(&agent);
+    agent.kill();
+    // Rows of its memory are lost with it: no part of an hour was over.
+    assert!(rows(directory, "place_minute").is_empty());
+    let agent = Agent::start_with(&name, &settings);
+    let pid = go(&agent);
+    agent.end();
+    let pids: BTreeSet<i64> = rows(directory, "place_minute").iter().map(|row| number(row, "pid")).collect();
+    assert_eq!(pids, [i64::from(pid)].into());
+}
