@@ -13,7 +13,7 @@ mod spool;
 mod store;
 #[cfg(feature = "parquet")]
 mod tables;
-#[cfg(all(test, feature = "parquet"))]
+#[cfg(test)]
 mod tests;
 
 use std::{

@@ -1,4 +1,5 @@
 //! From events to files.
+#![cfg(feature = "parquet")]
 
 use std::{
     fs::File,

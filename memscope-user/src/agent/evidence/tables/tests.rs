@@ -127,6 +127,40 @@ fn columns_are_small() {
     assert!(bytes < 5000, "{bytes}");
 }
 
+/// An hour of eight devices with 64 places each: sizes that change at random take less than 25 bytes a row.
+#[test]
+fn rows_of_an_hour_are_small() {
+    let mut state = 1_u64;
+    let mut random = |most: u64| {
+        // Knuth's, of which the upper bits are good.
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % most
+    };
+    let mut rows = Vec::new();
+    for device_id in 0..8 {
+        for place in 1..=64_i64 {
+            let (place_key, mut live_blocks) = (place.wrapping_mul(0x1234_5678_9abc_def1), 1000);
+            let size_bytes = 512 * (1 + random(1 << 14));
+            for minute in 0..60 {
+                let (allocations, frees) = (random(200), random(200).min(live_blocks));
+                live_blocks = live_blocks + allocations - frees;
+                let changes = Changes {
+                    allocations: allocations as i64,
+                    allocated_bytes: (allocations * size_bytes) as i64,
+                    frees: frees as i64,
+                    freed_bytes: (frees * size_bytes) as i64,
+                };
+                let (head, live_bytes) = (head(minute, device_id, device_id), live_blocks * size_bytes);
+                rows.push(Row::Place(PlaceRow { head, place_key, live_bytes, live_blocks, changes, level: 0 }));
+            }
+        }
+    }
+    let file = written(Table::PlaceMinute, &rows);
+    let bytes: i64 = file.metadata().row_groups().iter().map(RowGroupMetaData::compressed_size).sum();
+    let per_row = bytes as f64 / rows.len() as f64;
+    assert!(per_row < 25.0, "{per_row}");
+}
+
 /// Figures that a pool does not have are null; a failed request names its bundle; a place has its text.
 #[test]
 fn other_tables_have_their_cells() {
