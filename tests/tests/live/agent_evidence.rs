@@ -60,8 +60,8 @@ fn of_last_minute<'a>(rows: &[&'a Cells]) -> Vec<&'a Cells> {
     rows.iter().copied().filter(|row| number(row, "epoch_minute") == last).collect()
 }
 
-/// The process ends under the agent's eyes: rows of its last minute have what it held then, by pool and by place; sums over all minutes have each
-/// call. Each place is described, and no hidden file is left.
+/// The process ends under the agent's eyes: rows of its last minute have what it held then, by pool and by place; sums over all minutes
+/// have each call. Each place is described, and no hidden file is left.
 #[test]
 fn last_minute_agrees_with_the_journal() {
     let name = own_name("evid");

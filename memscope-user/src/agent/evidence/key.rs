@@ -51,8 +51,8 @@ fn key_of(kind: &str, text: &str) -> i64 {
     digest.first_chunk().map_or(0, |first| i64::from_be_bytes(*first))
 }
 
-/// A frame without what differs between two runs of the same code: addresses, and offsets into memory that is no file. What stays is the module
-/// with the function and the offset in it, or the offset in the module; of Python file, line and function.
+/// A frame without what differs between two runs of the same code: addresses, and offsets into memory that is no file. What stays is the
+/// module with the function and the offset in it, or the offset in the module; of Python file, line and function.
 fn lasting(frame: &str) -> String {
     if frame.starts_with("[0x") && frame.ends_with(']') {
         // Nothing was mapped there.

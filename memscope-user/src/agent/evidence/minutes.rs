@@ -1,7 +1,7 @@
 //! What changes in each minute, by pool and by place. The books keep it beside their totals, which are of all time.
 //!
-//! A minute ends with the first event of the next one, or by the clock where no event comes. A process that ends has its last rows at once: the
-//! books forget it.
+//! A minute ends with the first event of the next one, or by the clock where no event comes. A process that ends has its last rows at once:
+//! the books forget it.
 
 use std::collections::{BTreeSet, VecDeque};
 

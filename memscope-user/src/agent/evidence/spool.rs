@@ -1,5 +1,5 @@
-//! Rows wait in memory until their part of an hour is over, or they are many; then a thread of its own writes them, one file at a time. A disk
-//! that hangs or is full takes no time of the agent: rows wait, up to a bound, and the oldest go.
+//! Rows wait in memory until their part of an hour is over, or they are many; then a thread of its own writes them, one file at a time. A
+//! disk that hangs or is full takes no time of the agent: rows wait, up to a bound, and the oldest go.
 
 use std::{
     collections::VecDeque,

@@ -1,5 +1,5 @@
-//! Files in the directory. A file has its name once it is whole and on the disk, and no file of that name was there: a reader sees all of it or
-//! nothing, whatever ends the agent.
+//! Files in the directory. A file has its name once it is whole and on the disk, and no file of that name was there: a reader sees all of
+//! it or nothing, whatever ends the agent.
 //!
 //! Folders are opened one after the other and no link is followed below the directory. Names are made of the host's name, the boot and
 //! numbers: nothing of a traced program is in a path.

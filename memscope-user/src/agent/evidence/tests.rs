@@ -99,8 +99,8 @@ fn count(evidence: &Evidence, family: &str, result: &str) -> Option<u64> {
     }
 }
 
-/// Two minutes of a process with blocks of two stacks that differ in addresses alone, and of one size: places are one row a minute, each is described
-/// once, and sums of the last minute are what is live.
+/// Two minutes of a process with blocks of two stacks that differ in addresses alone, and of one size: places are one row a minute, each is
+/// described once, and sums of the last minute are what is live.
 #[test]
 fn files_have_what_the_books_have() {
     let directory = tempfile::tempdir().expect("a folder");

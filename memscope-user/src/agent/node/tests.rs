@@ -206,3 +206,46 @@ fn receiver_gets_pages_and_events() {
     };
     LocalSet::new().block_on(&runtime, test);
 }
+
+/// What a process held is in files when the agent ends, and the page counts them; a directory that is missing does not hold the agent.
+#[cfg(feature = "parquet")]
+#[test]
+fn evidence_is_written_at_the_end() {
+    use crate::agent::{
+        books::Books,
+        evidence::minutes::{Changes, Minute, Minutes, PoolMinute},
+    };
+
+    let place = tempfile::tempdir().expect("a folder");
+    for (directory, files) in [(place.path().to_owned(), 1), (place.path().join("missing"), 0)] {
+        let mut config = Config::default();
+        config.evidence.directory = directory.clone();
+        let mut node = node(config);
+        node.record().expect("a thread");
+        let [own, _] = living();
+        events(&node, &[(own, 1)]);
+        let pool = PoolMinute {
+            key: SeriesKey { pid: own, device: Device::Npu(0), pool: pools::HAL },
+            live_bytes: 64,
+            live_blocks: 1,
+            used_bytes: None,
+            reserved_bytes: None,
+            active_bytes: None,
+            untracked_bytes: 64,
+            changes: Changes::default(),
+            failures: 0,
+        };
+        let minute = Minute { minute: 28_400_040, is_over: true, pools: vec![pool], ..Minute::default() };
+        node.source.account.borrow_mut().minutes = Minutes { ready: vec![minute], dropped_rows: 3 };
+        node.finish(Instant::now());
+        let hour = directory.join("v1/device_minute/date=2023-12-31/hour=06");
+        assert_eq!(std::fs::read_dir(hour).into_iter().flatten().count(), files);
+        assert_eq!(value(&node, "memscope_agent_evidence_dropped_rows_total").as_deref(), Some("3"));
+        assert!(value(&node, "memscope_agent_evidence_files_total{result=\"ok\"}").is_some());
+    }
+    let mut without = node(Config::default());
+    without.record().expect("nothing to start");
+    without.page(Instant::now());
+    assert_eq!(value(&without, "memscope_agent_evidence_rows_total"), None);
+    assert_eq!(Books::default().take().minutes, Minutes::default());
+}

@@ -52,7 +52,8 @@ fn pools_of(minute: &Minute) -> Vec<(u64, u64, Changes)> {
     minute.pools.iter().map(|row| (row.live_bytes, row.live_blocks, row.changes)).collect()
 }
 
-/// Worked out by hand: two blocks come and one goes, then one comes, then nothing happens. A place without blocks has a row for its changes.
+/// Worked out by hand: two blocks come and one goes, then one comes, then nothing happens. A place without blocks has a row for its
+/// changes.
 #[test]
 fn minutes_have_what_is_live_and_what_has_changed() {
     let mut script = script();
@@ -87,7 +88,8 @@ fn refused_frees_are_taken_back() {
     assert_eq!(places(&minutes[1])[&64], (64, 1, changes((0, 0), (-1, -64))));
 }
 
-/// A process that ends has its last rows once: at once, or with the minute if that ends first. The next process of its number begins at zero.
+/// A process that ends has its last rows once: at once, or with the minute if that ends first. The next process of its number begins at
+/// zero.
 #[test]
 fn ended_processes_have_their_last_rows_once() {
     let mut script = script();

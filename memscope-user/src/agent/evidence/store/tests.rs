@@ -70,8 +70,8 @@ fn no_file_is_replaced() {
     assert_eq!(files(directory.path()), before);
 }
 
-/// A kill between the whole file and its name: no reader sees it, the rows are nowhere twice, and the next agent removes it. A kill behind the name
-/// leaves one file under its name.
+/// A kill between the whole file and its name: no reader sees it, the rows are nowhere twice, and the next agent removes it. A kill behind
+/// the name leaves one file under its name.
 #[test]
 fn killed_agent_leaves_nothing_readable() {
     let directory = tempfile::tempdir().expect("a folder");
@@ -136,8 +136,8 @@ fn links_are_not_followed() {
     assert_eq!(files(&elsewhere), [""; 0]);
 }
 
-/// The oldest files of this host go, with their empty folders; those of a host with a similar name, and of others, stay. Files that were moved away
-/// do not count.
+/// The oldest files of this host go, with their empty folders; those of a host with a similar name, and of others, stay. Files that were
+/// moved away do not count.
 #[test]
 fn files_are_bounded() {
     let directory = tempfile::tempdir().expect("a folder");
