@@ -54,6 +54,15 @@ fn without_number(text: &str) -> String {
     number.map_or_else(|| text.to_owned(), |(head, _)| format!("{head}[*]"))
 }
 
+/// The text of one of several: with any number, or any key.
+fn without_key(text: &str) -> String {
+    let any = without_number(text);
+    match any.rsplit_once('[') {
+        Some((head, rest)) if any == text && rest.ends_with(']') => format!("{head}[*]"),
+        _ => any,
+    }
+}
+
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -65,11 +74,57 @@ struct Key {
     ways: Vec<Way>,
 }
 
+/// Keys of dicts that stand for any key: where each of several holds one block, as in a table of requests. Keys that hold several blocks each
+/// stay apart.
+struct AnyKey(HashMap<Vec<Segment>, Vec<Segment>>);
+
+impl AnyKey {
+    fn of<'a>(ways: impl Iterator<Item = &'a Way>) -> Self {
+        let mut counts: HashMap<Vec<Segment>, usize> = HashMap::default();
+        for way in ways {
+            *counts.entry(way.of_any_number().trail.segments).or_default() += 1;
+        }
+        let single: Vec<Vec<Segment>> =
+            counts.into_iter().filter(|(_, count)| *count == 1).map(|(segments, _)| segments).collect();
+        let mut alike: HashMap<Vec<Segment>, usize> = HashMap::default();
+        for without in single.iter().flat_map(|segments| Self::without_a_key(segments)) {
+            *alike.entry(without).or_default() += 1;
+        }
+        let any = |segments: Vec<Segment>| {
+            let best = Self::without_a_key(&segments).max_by_key(|without| alike[without])?;
+            (alike[&best] > 1).then_some((segments, best))
+        };
+        Self(single.into_iter().filter_map(any).collect())
+    }
+
+    /// The same with any key, for each key in it.
+    fn without_a_key(segments: &[Segment]) -> impl Iterator<Item = Vec<Segment>> {
+        let keys = (0..segments.len()).filter(|at| matches!(segments[*at], Segment::Key(_)));
+        keys.map(|at| {
+            let mut without = segments.to_vec();
+            without[at] = Segment::Index(None);
+            without
+        })
+    }
+
+    /// The way for all numbers, and for all such keys.
+    fn way(&self, way: &Way) -> Way {
+        let mut way = way.of_any_number();
+        if let Some(any) = self.0.get(&way.trail.segments) {
+            way.trail.segments.clone_from(any);
+            // Texts of other keys are other ways.
+            way.trail.through.clear();
+        }
+        way
+    }
+}
+
 /// Most bytes first.
 pub(super) fn groups(blocks: &[Held]) -> Vec<Group> {
+    let any_key = AnyKey::of(blocks.iter().flat_map(|block| &block.paths));
     let mut members: HashMap<Key, Vec<&Held>> = HashMap::default();
     for block in blocks {
-        let ways = block.paths.iter().map(Way::of_any_number).collect();
+        let ways = block.paths.iter().map(|way| any_key.way(way)).collect();
         let key = Key { state: block.state, allocated_at: block.allocated_at.clone(), ways };
         members.entry(key).or_default().push(block);
     }
@@ -115,8 +170,9 @@ fn group(members: &[&Held]) -> Group {
 
 /// Holders of blocks of one place, those of the most blocks first, at most `most`; and of each block which hold it, as indexes.
 pub(super) fn by_way(blocks: &[&Held], most: usize) -> (Vec<Holder>, Vec<Vec<usize>>) {
+    let any_key = AnyKey::of(blocks.iter().flat_map(|block| &block.paths));
     let key = |way: &Way| {
-        let Way { trail, is_sure } = way.of_any_number();
+        let Way { trail, is_sure } = any_key.way(way);
         (trail.segments, is_sure)
     };
     let mut members: HashMap<(Vec<Segment>, bool), Vec<&Way>> = HashMap::default();
@@ -151,7 +207,7 @@ fn common<'a>(mut ways: impl Iterator<Item = &'a Way>) -> Option<Holder> {
         }
         for (text, other) in all.trail.through.iter_mut().zip(&way.trail.through) {
             if text != other {
-                *text = without_number(text);
+                *text = without_key(text);
             }
         }
     }
@@ -211,6 +267,24 @@ mod tests {
         assert_eq!(texts(&found), expected);
         assert_eq!(found[1].addresses, [1, 2, 4]);
         assert_eq!(found[1].held_by[0].through, ["list[7]", "list[*]"]);
+    }
+
+    /// Keys that hold one block each are one holder; a key with several blocks stays apart, and so does a single one.
+    #[test]
+    fn keys_of_one_block_each() {
+        let blocks = [
+            held(1, 10, vec![way("'r1'", &[])]),
+            held(2, 10, vec![way("'r2'", &[])]),
+            held(3, 10, vec![way("7", &[]), way("'alone'", &[4])]),
+            held(4, 10, vec![way("'a'", &[0])]),
+            held(5, 10, vec![way("'a'", &[1])]),
+        ];
+        let (holders, by) = by_way(&blocks.iter().collect::<Vec<_>>(), 8);
+        let paths: Vec<&str> = holders.iter().map(|holder| holder.path.as_str()).collect();
+        assert_eq!(paths, ["__main__.kv[*]", "__main__.kv['a'][*]", "__main__.kv['alone'][4]"]);
+        assert_eq!(by, [vec![0], vec![0], vec![0, 2], vec![1], vec![1]]);
+        let found = groups(&blocks[..2]);
+        assert_eq!(texts(&found), [("__main__.kv[*]".to_owned(), 2, 20)]);
     }
 
     /// Each holder once, with the blocks that it holds; numbers that differ become `*`, one that does not stays.

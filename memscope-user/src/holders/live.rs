@@ -89,8 +89,18 @@ impl Process {
         let started = process::start_ticks(pid).ok_or(OpenError::NoProcess { pid })?;
         let text = maps::read(pid).map_err(|error| refusal(pid, error))?;
         let lines = maps::lines(&text).filter(|line| line.start < line.end && line.end <= ADDRESS_END);
-        let (mappings, files): (Vec<Mapping>, Vec<FileId>) =
-            lines.take(MAX_MAPPINGS).map(|line| (mapping(&line), line.id)).unzip();
+        let mut mappings: Vec<Mapping> = Vec::new();
+        let mut files: Vec<FileId> = Vec::new();
+        for line in lines.take(MAX_MAPPINGS) {
+            let mapping = mapping(&line);
+            match mappings.last_mut().filter(|last| last.goes_on_in(&mapping)) {
+                Some(last) => last.end = mapping.end,
+                None => {
+                    mappings.push(mapping);
+                    files.push(line.id);
+                }
+            }
+        }
         let open = |what: &str| File::open(format!("/proc/{pid}/{what}")).ok();
         let process = Self {
             pid,

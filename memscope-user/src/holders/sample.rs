@@ -571,6 +571,32 @@ mod tests {
         assert!(is_held(&sample));
     }
 
+    /// A deque of three blocks: its items are in all of them. A block that the one before it no longer leads to is none of its.
+    #[test]
+    fn items_in_the_middle_of_a_deque() {
+        let mut sample = Sample::new();
+        let ty = sample.add_type("collections.deque", 232, COLLECTED);
+        let tensors: Vec<u64> = (0..3).map(|at| sample.tensor(DEVICE + at * 4096)).collect();
+        let blocks: Vec<u64> = (0..3).map(|_| sample.block(66 * 8)).collect();
+        // A link to the block before, 64 items, a link to the next one.
+        let next = |block: u64| block + 65 * 8;
+        for pair in blocks.windows(2) {
+            sample.image.put(next(pair[0]), pair[1]);
+            sample.image.put(pair[1], pair[0]);
+        }
+        // The last item of the first block, one in the middle, the first item of the last block.
+        for (block, (at, tensor)) in blocks.iter().zip([64, 30, 1].into_iter().zip(tensors)) {
+            sample.image.put(block + at * 8, tensor);
+        }
+        let deque = sample.block(16 + 232) + 16;
+        sample.put_words(deque, &[1, ty, 66, blocks[0], blocks[2], 63, 0]);
+        sample.module("__main__", &[("window", deque)]);
+        let addresses = [DEVICE, DEVICE + 4096, DEVICE + 8192];
+        assert_eq!(sample.ask(&addresses), ["__main__.window[deque item]"; 3]);
+        sample.image.put(next(blocks[0]), blocks[2]);
+        assert_eq!(sample.ask(&addresses)[1], "NoRoot");
+    }
+
     /// A tensor's implementation points back at its object; only with its lowest bit set does it own that. The list that holds the object is
     /// not found, and that is no garbage.
     #[test]

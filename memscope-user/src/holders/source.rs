@@ -59,6 +59,12 @@ impl Mapping {
         self.readable && self.writable && self.private && !matches!(self.backing, Backing::Other)
     }
 
+    /// Whether the heap goes on there: a process that was forked has what it has added since as a mapping of its own.
+    pub(super) fn goes_on_in(&self, next: &Self) -> bool {
+        let are_heap = self.backing == Backing::Heap && next.backing == Backing::Heap;
+        are_heap && self.end == next.start && (self.readable, self.writable) == (next.readable, next.writable)
+    }
+
     /// Last part of the path.
     pub(super) fn file_name(&self) -> &str {
         self.name.rsplit('/').next().unwrap_or(&self.name)

@@ -62,7 +62,7 @@ const POINTERS: usize = 64 << 20;
 /// A program that only starts grows as well.
 const FIRST: Duration = Duration::from_secs(10);
 /// From one choice of blocks to the next, where nothing was worth a look.
-const CHOICE: Duration = Duration::from_secs(15);
+const CHOICE: Duration = Duration::from_secs(5);
 /// From one look at an exit to the next: programs may start many that end at once.
 const EXITS: Duration = Duration::from_secs(5);
 
@@ -294,9 +294,9 @@ mod tests {
         let (mut pace, start) = pace(Looks::Seldom);
         assert!(!pace.begins(LookMoment::Running, start + 9 * SECOND));
         assert!(pace.begins(LookMoment::Running, start + 10 * SECOND));
-        // Nothing was worth a look: blocks are chosen again after 15 s.
-        assert!(!pace.begins(LookMoment::Running, start + 24 * SECOND));
-        assert!(pace.begins(LookMoment::Running, start + 25 * SECOND));
+        // Nothing was worth a look: blocks are chosen again after 5 s.
+        assert!(!pace.begins(LookMoment::Running, start + 14 * SECOND));
+        assert!(pace.begins(LookMoment::Running, start + 15 * SECOND));
         pace.is_busy = true;
         assert!(!pace.begins(LookMoment::Running, start + 100 * SECOND));
         pace.ended(LookMoment::Running, SECOND, start + 100 * SECOND);

@@ -280,7 +280,7 @@ impl Process {
             return growth.sites.push(followed.growing(pool, site, low_blocks, growth.span_ns));
         }
         let Some(site) = site else { return };
-        if increase > 0 {
+        if verdict::is_increase(increase, followed.ages) {
             growth.increases.push(followed.increase(site, increase));
         }
         growth.undetectable_bytes_per_hour =

@@ -28,7 +28,7 @@ pub(super) fn write(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let Growth { device, from_ns, span_ns, judged, sites, sites_full, confidence, .. } = growth;
-    if stepped && sites.is_empty() {
+    if stepped && sites.is_empty() && growth.increases.is_empty() {
         return Ok(());
     }
     let (device, seconds) = (DeviceName(*device), span_ns / 1_000_000_000);
@@ -239,7 +239,10 @@ Nothing keeps growing on device 3 in 120 s, from 0.5s to 120.9s
   Growth of one place below 12.00 MiB (12582912 bytes) an hour cannot be excluded: fewer than 8 blocks that stay are not noticed
 ";
         assert_eq!(text(&none, false, 10), expected);
-        assert_eq!(text(&none, true, 10), "");
+        // Where steps are judged, growth without anything to say is left out.
+        assert_eq!(text(&none, true, 10), expected);
+        let nothing = Growth { increases: Vec::new(), ..none.clone() };
+        assert_eq!(text(&nothing, true, 10), "");
         let short = Growth { judged: false, span_ns: 4_200_000_000, ..none };
         assert_eq!(
             text(&short, false, 10),

@@ -66,6 +66,12 @@ pub(super) fn weigh(lows: &[u64], low_blocks: [u64; GROWTH_PARTS], now: u64, age
     }
 }
 
+/// Whether an increase may be more than what the program works with at the end: it has blocks older than a quarter of the time, or many. `ages` as
+/// for [`stay`].
+pub(super) fn is_increase(increase: u64, ages: [u64; 4]) -> bool {
+    increase > ages[0] || increase >= MIN_BLOCKS
+}
+
 /// Whether blocks that came since the start of two parts of the time may replace older ones, by the frees of those
 /// since, as in a cache that was full before the trace.
 pub(super) fn replaces(older_frees: [u64; 2], rises: [u64; 2]) -> bool {

@@ -148,7 +148,7 @@ fn lines_of(place: &HeldPlace, Counts { all, none, when }: &Counts) -> Vec<Strin
     if more > 0 {
         lines.push(format!("and by {} (see --json)", counted(more, "more holder")));
     }
-    if *garbage_blocks > 0 && best.is_sure {
+    if *garbage_blocks > 0 && (best.is_sure || *garbage_blocks > best.blocks) {
         lines.push(format!("garbage that is not collected yet: {garbage_blocks} of {all}"));
     }
     lines

@@ -10,7 +10,7 @@
 //! the exit, however many or late. Work may follow (Python waits for its threads): then the calls do not count.
 //!
 //! An exit may allocate a little, as handlers do that save or log: one block for [`FREES_OF_ALLOC`] later frees of
-//! older ones, none of them a leak. `aclFinalize` with no work behind it is enough where the end of the process is not
+//! older ones, none of them a leak, at most [`MAX_PAUSE_NS`] before it calls `exit` or ends. `aclFinalize` with no work behind it is enough where the end of the process is not
 //! seen. A pause of more than [`MAX_PAUSE_NS`] between two frees separates the last work from the exit. A process that
 //! is killed, or still runs when the trace ends, has no exit.
 
@@ -248,7 +248,8 @@ fn begin_by_frees(
 ) -> Option<usize> {
     let own = allocated(held.iter());
     let mut at = None;
-    let mut next_ns = called_ns.or(end_ns).or(finalized_ns)?;
+    let end_of_work_ns = called_ns.or(end_ns).or(finalized_ns)?;
+    let mut next_ns = end_of_work_ns;
     let mut longest_ns = match (finalized_ns, called_ns) {
         (Some(_), _) => u64::MAX,
         (None, Some(_)) => MAX_PAUSE_NS,
@@ -260,7 +261,9 @@ fn begin_by_frees(
         let event = &*seen.event;
         if is_device_alloc(&event.kind) {
             allocations += 1;
-            if FREES_OF_ALLOC * allocations > returned {
+            // A program that frees much now and then works on all the while.
+            let is_early = end_of_work_ns.saturating_sub(event.time_ns) > MAX_PAUSE_NS;
+            if is_early || FREES_OF_ALLOC * allocations > returned {
                 break;
             }
         }

@@ -93,6 +93,35 @@ fn exit_in_order(script: &mut Script, losses: &[u64], finalize: bool) {
     script.free(pools::PTA, 0x10_0000).process_end();
 }
 
+/// A server keeps one block each second and lets a large cache expire meanwhile: it works up to its last allocation, however much it frees. It was
+/// taken for an exit from the middle on, with half of the blocks.
+#[test]
+fn a_cache_that_expires_is_no_exit() {
+    let mut script = Script::new(PID, NPU0);
+    for entry in 0..300 {
+        script.at(place("cache.py(4): put")).alloc(pools::PTA, 0x1000_0000 + entry * 0x1000, 4096);
+    }
+    let mut kept = Vec::new();
+    for second in 0..30 {
+        let block = 0x100_0000 + second * 0x1000;
+        script.at(place("serve.py(9): remember")).alloc(pools::PTA, block, 2048);
+        kept.push(block);
+        for entry in 0..9 {
+            script.free(pools::PTA, 0x1000_0000 + (second * 9 + entry) * 0x1000);
+        }
+    }
+    let last_ns = script.now();
+    script.event(EventKind::System(System::PythonEnds));
+    for block in kept {
+        script.free(pools::PTA, block);
+    }
+    script.process_end();
+    // Ten events a second: the last two seconds, and the frees before them, may belong to the exit.
+    let span = judge(&script, 100_000_000).span.expect("an exit");
+    assert!(span.until_ns > (last_ns - 30) * 100_000_000, "{span:?}");
+    assert!(span.exit.freed_blocks >= 30, "{span:?}");
+}
+
 /// A list keeps the loss of each step; Python frees it at its exit. Step 1 is skipped, no step judges the last.
 #[test]
 fn a_list_that_the_exit_frees_leaks() {

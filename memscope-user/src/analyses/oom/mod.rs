@@ -72,9 +72,17 @@ pub struct OomAnalysis {
     lives: Lives,
     room: Room,
     processes: HashMap<u32, Process>,
-    found: Vec<(Oom, Names)>,
+    found: Vec<Found>,
     /// Process, thread and time of the rows of the last failure: its blocks follow.
     open: Option<(u32, u32, u64)>,
+}
+
+/// A request that failed for good.
+#[derive(Debug)]
+struct Found {
+    oom: Oom,
+    names: Names,
+    request: u64,
 }
 
 #[derive(Debug, Default)]
@@ -147,7 +155,13 @@ impl Analysis for OomAnalysis {
             EventKind::AllocFailed(failed) if failed.out_of_memory => {
                 process.failed(event, failed, self.lives.moment());
             }
-            EventKind::AllocRecovered(recovered) => drop(process.failing.remove(&(event.tid, recovered.request))),
+            EventKind::AllocRecovered(recovered) => {
+                process.failing.remove(&(event.tid, recovered.request));
+                // It was taken for failed when the thread was silent for long: it waited for the device.
+                let key = (event.pid, event.tid, recovered.request);
+                self.found.retain(|found| (found.oom.pid, found.oom.tid, found.request) != key);
+                self.open = None;
+            }
             // These would push out the last events of a process that goes on.
             EventKind::Region(_) => return,
             _ => {}
@@ -159,7 +173,7 @@ impl Analysis for OomAnalysis {
         for pid in self.lives.processes() {
             self.leaves(pid);
         }
-        let found = std::mem::take(&mut self.found).into_iter().map(|(mut oom, names)| {
+        let found = std::mem::take(&mut self.found).into_iter().map(|Found { mut oom, names, .. }| {
             names.settle(&mut oom.pools);
             Finding::Oom(oom)
         });
@@ -168,8 +182,8 @@ impl Analysis for OomAnalysis {
 }
 
 /// The owners in all kept states of a process.
-fn all_names<'a>(process: &'a mut Process, found: &'a mut [(Oom, Names)]) -> impl Iterator<Item = &'a mut Names> {
-    process.failing.values_mut().map(|attempt| &mut attempt.names).chain(found.iter_mut().map(|(_, names)| names))
+fn all_names<'a>(process: &'a mut Process, found: &'a mut [Found]) -> impl Iterator<Item = &'a mut Names> {
+    process.failing.values_mut().map(|attempt| &mut attempt.names).chain(found.iter_mut().map(|found| &mut found.names))
 }
 
 impl Process {
@@ -224,8 +238,8 @@ impl OomAnalysis {
     fn leaves(&mut self, pid: u32) {
         for left in self.lives.left(pid) {
             for went in &left.blocks {
-                for (_, names) in &mut self.found {
-                    names.went((pid, left.device), went, &self.lives);
+                for found in &mut self.found {
+                    found.names.went((pid, left.device), went, &self.lives);
                 }
             }
         }
@@ -260,7 +274,7 @@ impl OomAnalysis {
             top: Vec::new(),
             last_events: last.iter().map(line).collect(),
         };
-        self.found.push((oom, names));
+        self.found.push(Found { oom, names, request: failed.request });
     }
 
     /// The last attempt of a request; where it was not kept, the state of now, and `true`.
@@ -278,10 +292,10 @@ impl OomAnalysis {
     /// A block of the rows of the last failure.
     fn suspect(&mut self, event: &Event, block: &Block, list: impl Fn(&mut Oom) -> &mut Vec<Suspect>) {
         if self.open == Some((event.pid, event.tid, event.time_ns))
-            && let Some((found, _)) = self.found.last_mut()
+            && let Some(Found { oom, .. }) = self.found.last_mut()
         {
             let Block { pool, addr, size_bytes, alloc_time_ns, stacks, .. } = *block;
-            list(found).push(Suspect { pool, addr, size_bytes, alloc_time_ns, stacks });
+            list(oom).push(Suspect { pool, addr, size_bytes, alloc_time_ns, stacks });
         }
     }
 }

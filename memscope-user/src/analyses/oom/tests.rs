@@ -172,3 +172,17 @@ fn requests_that_are_followed_are_bounded() {
     let reported: Vec<_> = found.iter().map(|oom| (oom.late, used(oom))).collect();
     assert_eq!(reported, [(true, vec![(pools::HAL, 30)]), (false, vec![(pools::HAL, 30)])]);
 }
+
+/// A thread that waits for the device is silent for long, and its request is taken for failed; it succeeds after all, and nothing is reported.
+/// Requests of other threads and other numbers stay.
+#[test]
+fn a_request_that_succeeds_after_all_is_none() {
+    let mut script = Script::new(1, Device::Npu(0));
+    script.alloc(pools::HAL, 0x1000, 10);
+    for (thread, request) in [(7, 1), (7, 2), (8, 3)] {
+        script.thread(thread).event(attempt(5, (request, 1))).event(for_good(5, (request, 1)));
+    }
+    script.thread(7).alloc_recovered(pools::HAL, 5, 2).thread(8).alloc_recovered(pools::HAL, 5, 1);
+    let found: Vec<_> = find(&script).iter().map(|oom| oom.tid).collect();
+    assert_eq!(found, [7, 8]);
+}

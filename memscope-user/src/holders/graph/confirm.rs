@@ -23,6 +23,9 @@ impl Graph<'_> {
 
     /// The same word, in the same object.
     fn is_still(&self, step: &Step) -> bool {
+        if Self::is_through_deque(step) {
+            return self.is_still_in_deque(step);
+        }
         let value = self.memory.word(step.place).and_then(untagged);
         value == Some(step.value)
             && self.node(step.place).is_some_and(|now| now.start == step.parent.start && is_alike(&now, &step.parent))

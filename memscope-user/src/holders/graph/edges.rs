@@ -145,14 +145,15 @@ impl Graph<'_> {
             let items = self.memory.word(object + of_object::LIST_ITEMS)?;
             return says(Segment::Index(Some(place.checked_sub(items)? / 8)));
         }
+        if ty.builtin == Builtin::Deque {
+            return says(Segment::Item);
+        }
         if step.place < object {
             let at = place.checked_sub(python.values_of(object)?)? / 8;
             return says(Segment::Attribute(shared_name(python, ty, at)?));
         }
-        match ty.builtin {
-            Builtin::Set => return says(Segment::Member),
-            Builtin::Deque => return says(Segment::Item),
-            _ => {}
+        if ty.builtin == Builtin::Set {
+            return says(Segment::Member);
         }
         let table = self.memory.word(object + of_object::DICT_KEYS)?;
         if step.place == object + of_object::DICT_KEYS {

@@ -18,8 +18,8 @@ impl Graph<'_> {
         steps: impl Iterator<Item = &'a Step>,
         parents: &HashMap<u64, Rc<[Step]>>,
     ) -> bool {
-        let held = held(parents);
         let nodes: HashMap<u64, &Step> = steps.map(|step| (step.parent.start, step)).collect();
+        let held = held(parents, |start| nodes.get(&start).is_some_and(|step| step.parent.is_plain()));
         let mut sees_python = false;
         let are_counted = nodes.iter().filter(|(start, _)| parents.contains_key(*start)).all(|(start, step)| {
             let are_known = |counter: u64| {
@@ -43,15 +43,19 @@ impl Graph<'_> {
     }
 }
 
-/// What a ring holds: all but what nothing holds, what only that holds, and so on.
-fn held(parents: &HashMap<u64, Rc<[Step]>>) -> HashSet<u64> {
+/// What a ring holds: all but what nothing holds, what only that holds, and so on. Plain memory that holds plain memory is no ring of objects:
+/// its owner is of no known kind.
+fn held(parents: &HashMap<u64, Rc<[Step]>>, is_plain: impl Fn(u64) -> bool) -> HashSet<u64> {
     let mut held: HashSet<u64> = parents.keys().copied().collect();
     loop {
         let before = held.len();
         let still: Vec<u64> = held
             .iter()
             .copied()
-            .filter(|start| parents[start].iter().any(|step| held.contains(&step.parent.start)))
+            .filter(|start| {
+                let counts = |step: &Step| !(step.parent.is_plain() && is_plain(*start));
+                parents[start].iter().any(|step| held.contains(&step.parent.start) && counts(step))
+            })
             .collect();
         held = still.into_iter().collect();
         if held.len() == before {

@@ -5,6 +5,7 @@
 
 mod confirm;
 mod cost;
+mod deques;
 mod edges;
 mod garbage;
 mod lists;

@@ -128,7 +128,9 @@ impl Graph<'_> {
             let parent = self.node(pointer.place)?;
             Some(Step { parent, place: pointer.place, value: pointer.target })
         });
-        steps.filter(|step| self.admits(step, node)).collect()
+        let mut steps: Vec<Step> = steps.filter(|step| self.admits(step, node)).collect();
+        steps.extend(self.deque_of(node));
+        steps
     }
 }
 

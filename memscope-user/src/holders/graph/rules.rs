@@ -56,6 +56,9 @@ impl Graph<'_> {
 
     fn admits_field(&self, object: u64, ty: &Type, step: &Step, child: &Node) -> bool {
         let Some(python) = self.python else { return false };
+        if Self::is_through_deque(step) {
+            return child.is_plain() && step.value == child.start;
+        }
         let place = step.place;
         let is_head = place == object || place == object + of_object::TYPE;
         let is_collectors = (object - 16..object).contains(&place) && ty.has_collector_words();

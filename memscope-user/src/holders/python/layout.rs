@@ -39,6 +39,8 @@ pub(in crate::holders) mod of_object {
     pub(in crate::holders) const OLD_FRAME_BACK: u64 = 24;
     /// Of a deque: first and last block, and the index of the first and the last item in these.
     pub(in crate::holders) const DEQUE_BLOCKS: [u64; 2] = [24, 32];
+    /// Of a block of a deque: items between the links to the one before and to the one behind it.
+    pub(in crate::holders) const DEQUE_NEXT: u64 = 8 + 64 * 8;
     pub(in crate::holders) const DEQUE_INDICES: [u64; 2] = [40, 48];
 }
 

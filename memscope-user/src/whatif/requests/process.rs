@@ -5,7 +5,7 @@ use super::words::{MAX_LANES, MAX_MARKS, Op, Slots};
 use super::{Lane, Mark, MarkOf, Requests, Source};
 use crate::hash::HashMap;
 use crate::model::{
-    Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Mark as Marked, Pool,
+    Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Mark as Marked, ModuleRole, Pool,
     PoolOperators, PoolRefused, Region, RegionKind, Setting,
 };
 use crate::whatif::device::PAGE_BYTES;
@@ -283,7 +283,10 @@ impl Process {
         self.driver.insert((api, addr), DriverBlock { device, bytes, segment: false });
         let key = if api == AllocApi::Create { addr | HANDLE } else { addr };
         let grown = Grown { time_ns: event.time_ns, key, device, bytes, at };
-        self.threads.entry(event.tid).or_default().grown(grown);
+        // The runtime sets a device up at the first request: that memory is its own.
+        if block.module_id.is_none_or(|module| module.role() != ModuleRole::Runtime) {
+            self.threads.entry(event.tid).or_default().grown(grown);
+        }
     }
 
     fn driver_free(&mut self, event: &Event, block: &Block) {
