@@ -6,6 +6,8 @@ use super::{
 };
 use crate::{hash::HashMap, model::HeldAs};
 
+/// Keys of one dict with a block each that are shown one by one.
+const SHOWN_KEYS: usize = 8;
 /// Addresses shown of a group.
 const SHOWN_ADDRESSES: usize = 8;
 
@@ -74,7 +76,7 @@ struct Key {
     ways: Vec<Way>,
 }
 
-/// Keys of dicts that stand for any key: where each of several holds one block, as in a table of requests. Keys that hold several blocks each
+/// Keys of dicts that stand for any key: where each of more than [`SHOWN_KEYS`] holds one block, as in a table of requests. Keys that hold several blocks each
 /// stay apart.
 struct AnyKey(HashMap<Vec<Segment>, Vec<Segment>>);
 
@@ -92,7 +94,7 @@ impl AnyKey {
         }
         let any = |segments: Vec<Segment>| {
             let best = Self::without_a_key(&segments).max_by_key(|without| alike[without])?;
-            (alike[&best] > 1).then_some((segments, best))
+            (alike[&best] > SHOWN_KEYS).then_some((segments, best))
         };
         Self(single.into_iter().filter_map(any).collect())
     }
@@ -272,19 +274,18 @@ mod tests {
     /// Keys that hold one block each are one holder; a key with several blocks stays apart, and so does a single one.
     #[test]
     fn keys_of_one_block_each() {
-        let blocks = [
-            held(1, 10, vec![way("'r1'", &[])]),
-            held(2, 10, vec![way("'r2'", &[])]),
-            held(3, 10, vec![way("7", &[]), way("'alone'", &[4])]),
-            held(4, 10, vec![way("'a'", &[0])]),
-            held(5, 10, vec![way("'a'", &[1])]),
-        ];
+        let mut blocks: Vec<Held> = (0..8).map(|at| held(at, 10, vec![way(&format!("'r{at}'"), &[])])).collect();
+        blocks.push(held(8, 10, vec![way("7", &[]), way("'alone'", &[4])]));
+        blocks.extend((0..2).map(|at| held(20 + at, 10, vec![way("'a'", &[at])])));
         let (holders, by) = by_way(&blocks.iter().collect::<Vec<_>>(), 8);
         let paths: Vec<&str> = holders.iter().map(|holder| holder.path.as_str()).collect();
         assert_eq!(paths, ["__main__.kv[*]", "__main__.kv['a'][*]", "__main__.kv['alone'][4]"]);
-        assert_eq!(by, [vec![0], vec![0], vec![0, 2], vec![1], vec![1]]);
-        let found = groups(&blocks[..2]);
-        assert_eq!(texts(&found), [("__main__.kv[*]".to_owned(), 2, 20)]);
+        assert_eq!(by[..9].iter().map(|by| by[0]).collect::<Vec<_>>(), [0; 9]);
+        assert_eq!(by[8..], [vec![0, 2], vec![1], vec![1]]);
+        // Few keys are shown.
+        assert_eq!(groups(&blocks[..8]).len(), 8);
+        blocks[8].paths.truncate(1);
+        assert_eq!(texts(&groups(&blocks[..9])), [("__main__.kv[*]".to_owned(), 9, 90)]);
     }
 
     /// Each holder once, with the blocks that it holds; numbers that differ become `*`, one that does not stays.

@@ -54,7 +54,7 @@ impl HeldAs {
 /// A path from a variable of the program down to blocks.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct HolderPath {
-    /// `__main__.cache['layer0'][*]`; `*` stands for different numbers.
+    /// `__main__.cache['layer0'][*]`; `*` stands for different numbers, or keys that hold one block each.
     pub path: String,
     /// False if it may be made of left-overs in memory.
     pub is_sure: bool,
