@@ -6,7 +6,7 @@
 -- device_id, layer, pool     where; layers nest, so never add them up
 -- place_key, place           where the blocks were allocated
 -- bytes_per_minute           slope of live bytes over the minutes of this process
--- peers_bytes_per_minute     median slope of the ranks of the job with this pool; one without the place counts as 0
+-- peers_bytes_per_minute     median slope of the ranks with this place; 0 where most ranks with this pool do not have it
 -- robust_z                   distance from that median, in spreads (1.4826 x median absolute deviation, 8 KiB a minute at least)
 -- ranks                      ranks that were compared
 -- minutes                    minutes with a figure
@@ -31,6 +31,7 @@ with settings as (
 series as (
     select
         job, rank, host, pod, pid, device_id, layer, pool, place_key,
+        case when rank >= 0 then cast(rank as string) else concat(host, ' ', cast(pid as string)) end as member,
         count(*) as minutes,
         min(epoch_minute) as first_minute,
         max(epoch_minute) as last_minute,
@@ -41,66 +42,81 @@ series as (
     where live_bytes > 0
     group by job, rank, host, pod, pid, device_id, layer, pool, place_key
 ),
-processes as (
+jobs as (
     select
-        job, rank, host, pod, pid, layer, pool,
-        max(minutes) as minutes,
-        case when rank >= 0 then cast(rank as string) else concat(host, ' ', cast(pid as string)) end as member
+        job,
+        case when max(minutes) < max(least_minutes) then 'not judged' else 'not found' end as verdict,
+        case when max(minutes) < max(least_minutes) then 'fewer than 30 minutes' else 'nothing grows steadily' end as reason,
+        count(distinct member) as ranks,
+        max(minutes) as minutes
     from series
-    group by job, rank, host, pod, pid, layer, pool
+    cross join settings
+    group by job
 ),
--- Of a process with several devices, the one that grows fastest.
+-- Of a process with several devices, the one that grows fastest at a place.
 numbered as (
     select
         series.*,
+        max(minutes) over (partition by job, layer, pool, member) as member_minutes,
         row_number() over (
             partition by job, rank, host, pod, pid, layer, pool, place_key order by slope desc, device_id
         ) as number
     from series
 ),
-fastest as (
-    select * from numbered where number = 1
+-- Of a rank with several processes, the one that grows fastest is compared with other ranks.
+members as (
+    select
+        n.*,
+        dense_rank() over (
+            partition by job, layer, pool, case when member_minutes >= least_minutes then 1 else 0 end order by member
+        ) as member_number,
+        row_number() over (
+            partition by job, layer, pool, place_key, member
+            order by case when minutes >= least_minutes then 0 else 1 end, slope desc, host, pid
+        ) as number_of_member
+    from numbered n
+    cross join settings
+    where number = 1
 ),
-growing as (
-    select fastest.* from fastest cross join settings where slope >= least_bytes_per_minute
-),
-growing_places as (
-    select distinct job, layer, pool, place_key from growing
-),
--- A rank has one slope, the fastest of its processes.
 slopes as (
     select
-        g.job, g.layer, g.pool, g.place_key, p.member,
-        max(case when f.minutes >= s.least_minutes then f.slope else cast(0 as double) end) as slope
-    from growing_places g
-    cross join settings s
-    join processes p on p.job = g.job and p.layer = g.layer and p.pool = g.pool and p.minutes >= s.least_minutes
-    left join fastest f
-        on f.job = p.job and f.rank = p.rank and f.host = p.host and f.pod = p.pod and f.pid = p.pid
-        and f.layer = p.layer and f.pool = p.pool and f.place_key = g.place_key
-    group by g.job, g.layer, g.pool, g.place_key, p.member
+        m.*,
+        max(case when member_minutes >= least_minutes then member_number else 0 end) over (partition by job, layer, pool) as ranks,
+        case when number_of_member = 1 and minutes >= least_minutes then slope end as member_slope
+    from members m
+    cross join settings
 ),
 medians as (
     select
-        job, layer, pool, place_key,
-        median(slope) as slope,
-        count(*) as ranks
-    from slopes
-    group by job, layer, pool, place_key
+        s.*,
+        2 * count(member_slope) over (partition by job, layer, pool, place_key) < ranks as is_rare,
+        median(member_slope) over (partition by job, layer, pool, place_key) as median_of_holders
+    from slopes s
+),
+deviations as (
+    select
+        m.*,
+        case when is_rare then cast(0 as double) else median_of_holders end as median_slope,
+        abs(member_slope - median_of_holders) as deviation
+    from medians m
 ),
 spreads as (
     select
-        slopes.job, slopes.layer, slopes.pool, slopes.place_key,
-        1.4826 * median(abs(slopes.slope - medians.slope)) as spread
-    from slopes
-    join medians
-        on medians.job = slopes.job and medians.layer = slopes.layer and medians.pool = slopes.pool
-        and medians.place_key = slopes.place_key
-    group by slopes.job, slopes.layer, slopes.pool, slopes.place_key
+        d.*,
+        case when is_rare then cast(0 as double)
+            else 1.4826 * median(deviation) over (partition by job, layer, pool, place_key) end as spread
+    from deviations d
+),
+growing as (
+    select s.*, (slope - median_slope) / greatest(spread, cast(least_spread as double)) as z
+    from spreads s
+    cross join settings
+    where slope >= least_bytes_per_minute
 ),
 quartered as (
     select
-        m.job, m.rank, m.host, m.pod, m.pid, m.device_id, m.layer, m.pool, m.place_key, m.epoch_minute, m.live_bytes,
+        g.*,
+        m.epoch_minute, m.live_bytes,
         floor(4 * cast(m.epoch_minute - g.first_minute as double) / (g.last_minute - g.first_minute + 1)) as quarter
     from place_minute m
     join growing g
@@ -111,6 +127,9 @@ quartered as (
 quarters as (
     select
         job, rank, host, pod, pid, device_id, layer, pool, place_key,
+        max(member) as member, max(minutes) as minutes, max(first_minute) as first_minute, max(last_minute) as last_minute,
+        max(slope) as slope, max(added_blocks) as added_blocks, max(level) as level, max(ranks) as ranks,
+        max(median_slope) as median_slope, max(z) as z,
         median(case when quarter = 0 then live_bytes end) as first_bytes,
         median(case when quarter = 1 then live_bytes end) as second_bytes,
         median(case when quarter = 2 then live_bytes end) as third_bytes,
@@ -122,70 +141,70 @@ quarters as (
     from quartered
     group by job, rank, host, pod, pid, device_id, layer, pool, place_key
 ),
-host_losses as (
+-- Lost records are of a host: each of its rows of a minute has the same number.
+losses as (
     select host, epoch_minute, max(lost) as lost
     from device_minute
     where lost > 0
     group by host, epoch_minute
 ),
-losses as (
-    select g.host, g.first_minute, g.last_minute, sum(l.lost) as lost
-    from (select distinct host, first_minute, last_minute from growing) g
-    join host_losses l
-        on l.host = g.host and l.epoch_minute >= g.first_minute and l.epoch_minute <= g.last_minute
-    group by g.host, g.first_minute, g.last_minute
-),
 candidates as (
     select
-        g.*,
-        m.slope as median_slope,
-        coalesce(m.ranks, 0) as ranks,
-        (g.slope - m.slope) / greatest(sp.spread, cast(s.least_spread as double)) as z,
-        q.first_bytes is null or q.second_bytes is null or q.third_bytes is null or q.last_bytes is null as has_gap,
-        q.last_bytes > q.first_bytes
-            and least(q.second_bytes - q.first_bytes, q.third_bytes - q.second_bytes, q.last_bytes - q.third_bytes)
-                >= s.least_rise * (q.last_bytes - q.first_bytes)
-            and q.late_slope >= s.least_late_slope * g.slope as is_steady,
-        2 * coalesce(l.lost, 0) >= g.added_blocks and coalesce(l.lost, 0) > 0 as may_be_loss
-    from growing g
-    cross join settings s
-    join quarters q
-        on q.job = g.job and q.rank = g.rank and q.host = g.host and q.pod = g.pod and q.pid = g.pid
-        and q.device_id = g.device_id and q.layer = g.layer and q.pool = g.pool and q.place_key = g.place_key
-    left join medians m
-        on m.job = g.job and m.layer = g.layer and m.pool = g.pool and m.place_key = g.place_key
-    left join spreads sp
-        on sp.job = g.job and sp.layer = g.layer and sp.pool = g.pool and sp.place_key = g.place_key
-    left join losses l
-        on l.host = g.host and l.first_minute = g.first_minute and l.last_minute = g.last_minute
+        q.job, q.rank, q.host, q.pod, q.pid, q.device_id, q.layer, q.pool, q.place_key,
+        max(q.member) as member, max(q.minutes) as minutes, max(q.slope) as slope, max(q.level) as level, max(q.ranks) as ranks,
+        max(q.median_slope) as median_slope, max(q.z) as z, max(q.late_slope) as late_slope,
+        max(q.first_bytes) as first_bytes, max(q.second_bytes) as second_bytes, max(q.third_bytes) as third_bytes,
+        max(q.last_bytes) as last_bytes,
+        coalesce(sum(l.lost), 0) > 0 and 2 * coalesce(sum(l.lost), 0) >= max(q.added_blocks) as may_be_loss
+    from quarters q
+    left join losses l on l.host = q.host and l.epoch_minute >= q.first_minute and l.epoch_minute <= q.last_minute
+    group by q.job, q.rank, q.host, q.pod, q.pid, q.device_id, q.layer, q.pool, q.place_key
 ),
 steady as (
     select
-        job, layer, pool, place_key,
-        count(distinct case when is_steady then member end) as ranks,
-        count(distinct case when is_steady and not may_be_loss then member end) as sure_ranks
-    from (
-        select
-            c.*,
-            case when rank >= 0 then cast(rank as string) else concat(host, ' ', cast(pid as string)) end as member
-        from candidates c
-        cross join settings
-        where minutes >= least_minutes
-    ) members
-    group by job, layer, pool, place_key
-),
-compared as (
-    select c.*, 2 * t.ranks > c.ranks as most_grow, 2 * t.sure_ranks > c.ranks as most_surely_grow
+        c.*,
+        first_bytes is null or second_bytes is null or third_bytes is null or last_bytes is null as has_gap,
+        minutes >= least_minutes and last_bytes > first_bytes
+            and least(second_bytes - first_bytes, third_bytes - second_bytes, last_bytes - third_bytes)
+                >= least_rise * (last_bytes - first_bytes)
+            and late_slope >= least_late_slope * slope as is_steady
     from candidates c
-    left join steady t on t.job = c.job and t.layer = c.layer and t.pool = c.pool and t.place_key = c.place_key
+    cross join settings
+),
+-- The first row of a rank stands for it.
+first_rows as (
+    select
+        s.*,
+        row_number() over (
+            partition by job, layer, pool, place_key, member
+            order by case when is_steady then 0 else 1 end, case when may_be_loss then 1 else 0 end, host, pid
+        ) as number_of_member,
+        row_number() over (
+            partition by job, layer, pool, place_key order by minutes desc, rank, host, pid
+        ) as number
+    from steady s
+),
+counted as (
+    select
+        f.*,
+        median_slope >= least_bytes_per_minute and 2 * sum(
+            case when number_of_member = 1 and is_steady then 1 else 0 end
+        ) over (partition by job, layer, pool, place_key) > ranks as most_grow,
+        2 * sum(
+            case when number_of_member = 1 and is_steady and not may_be_loss then 1 else 0 end
+        ) over (partition by job, layer, pool, place_key) > ranks as most_surely_grow,
+        max(level) over (partition by job, layer, pool, place_key) as level_of_all
+    from first_rows f
+    cross join settings
 ),
 judged as (
     select
         c.*,
+        most_grow and ranks >= least_ranks and number = 1 as is_of_most,
         case
             when minutes < least_minutes or has_gap or (is_steady and ranks < least_ranks) then 'not judged'
             when not is_steady then 'not found'
-            when most_grow and median_slope >= least_bytes_per_minute and z < least_z then 'as peers'
+            when most_grow and z < least_z then 'as most'
             when may_be_loss then 'undecided'
             when slope - median_slope >= least_bytes_per_minute and z >= least_z then 'found'
             else 'undecided'
@@ -198,66 +217,49 @@ judged as (
             when slope - median_slope >= least_bytes_per_minute and z >= least_z then 'this rank'
             else 'peers differ as much'
         end as reason
-    from compared c
+    from counted c
     cross join settings
 ),
-most as (
-    select
-        j.job, j.layer, j.pool, j.place_key,
-        max(j.median_slope) as slope,
-        max(j.ranks) as ranks,
-        max(j.minutes) as minutes,
-        max(j.level) as level,
-        max(case when j.most_surely_grow then 1 else 0 end) = 1 as is_sure
-    from judged j
-    cross join settings s
-    where j.most_grow and j.minutes >= s.least_minutes and j.ranks >= s.least_ranks and j.median_slope >= s.least_bytes_per_minute
-    group by j.job, j.layer, j.pool, j.place_key
+kinds as (
+    select 'rank' as kind union all select 'most' as kind
 ),
 listed as (
     select
-        verdict, reason, job, rank, host, pod, pid, device_id, layer, pool, place_key,
-        slope, median_slope, z, ranks, minutes, level
+        case when kind = 'rank' then verdict when most_surely_grow then 'found' else 'undecided' end as verdict,
+        case when kind = 'rank' then reason when most_surely_grow then 'most ranks' else 'records lost' end as reason,
+        job,
+        case when kind = 'rank' then rank end as rank,
+        case when kind = 'rank' then host end as host,
+        case when kind = 'rank' then pod end as pod,
+        case when kind = 'rank' then pid end as pid,
+        case when kind = 'rank' then device_id end as device_id,
+        layer, pool, place_key,
+        case when kind = 'rank' then slope else median_slope end as slope,
+        median_slope,
+        case when kind = 'rank' then z end as z,
+        ranks, minutes,
+        case when kind = 'rank' then level else level_of_all end as level
     from judged
-    where verdict in ('found', 'undecided', 'not judged')
-    union all
-    select
-        case when is_sure then 'found' else 'undecided' end,
-        case when is_sure then 'most ranks' else 'records lost' end,
-        job, cast(null as int), cast(null as string), cast(null as string), cast(null as int), cast(null as int), layer, pool,
-        place_key, slope, slope, cast(null as double), ranks, minutes, level
-    from most
-),
-jobs as (
-    select
-        p.job,
-        case when max(p.minutes) < max(s.least_minutes) then 'not judged' else 'not found' end as verdict,
-        case when max(p.minutes) < max(s.least_minutes) then 'fewer than 30 minutes' else 'nothing grows steadily' end as reason,
-        count(distinct p.member) as ranks,
-        max(p.minutes) as minutes
-    from processes p
-    cross join settings s
-    group by p.job
+    cross join kinds
+    where (kind = 'rank' and verdict in ('found', 'undecided', 'not judged')) or (kind = 'most' and is_of_most)
 ),
 named as (
     select place_key, min(place) as place from places group by place_key
 ),
 answers as (
     select
-        l.verdict, l.reason, l.job, l.rank, l.host, l.pod, l.pid, l.device_id, l.layer, l.pool, l.place_key, n.place,
+        coalesce(l.verdict, j.verdict) as verdict,
+        coalesce(l.reason, j.reason) as reason,
+        j.job, l.rank, l.host, l.pod, l.pid, l.device_id, l.layer, l.pool, l.place_key, n.place,
         cast(round(l.slope) as bigint) as bytes_per_minute,
         cast(round(l.median_slope) as bigint) as peers_bytes_per_minute,
         round(l.z, 1) as robust_z,
-        l.ranks, l.minutes, l.level
-    from listed l
-    left join named n on n.place_key = l.place_key
-    union all
-    select
-        j.verdict, j.reason, j.job, cast(null as int), cast(null as string), cast(null as string), cast(null as int),
-        cast(null as int), cast(null as string), cast(null as string), cast(null as bigint), cast(null as string),
-        cast(null as bigint), cast(null as bigint), cast(null as double), j.ranks, j.minutes, cast(null as int)
+        coalesce(l.ranks, j.ranks) as ranks,
+        coalesce(l.minutes, j.minutes) as minutes,
+        l.level
     from jobs j
-    where j.job not in (select job from listed)
+    left join listed l on l.job = j.job
+    left join named n on n.place_key = l.place_key
 )
 select *
 from answers
