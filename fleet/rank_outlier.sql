@@ -13,8 +13,8 @@
 -- level                highest level of the agent: from 1 on stacks are less exact
 --
 -- Found: 64 MiB and 6 spreads above the median. It need not grow: see leak_by_rank for that.
--- Not judged: the process has fewer than 10 minutes in that hour, or fewer than 3 ranks have the place (listed from 64 MiB on). Stages of a
--- pipeline have other places than other stages: ranks without the place are no peers.
+-- Not judged: the process has fewer than 10 minutes in that hour, or fewer than 3 ranks have the place (listed from 64 MiB on), or the
+-- job has fewer. Stages of a pipeline have other places than other stages: ranks without the place are no peers.
 with settings as (
     select
         60 as window_minutes,
@@ -84,7 +84,7 @@ compared as (
     join pools p on p.job = h.job and p.layer = h.layer and p.pool = h.pool
     left join medians m on m.job = h.job and m.layer = h.layer and m.pool = h.pool and m.place_key = h.place_key
     left join spreads sp on sp.job = h.job and sp.layer = h.layer and sp.pool = h.pool and sp.place_key = h.place_key
-    where h.bytes >= s.least_bytes
+    where h.bytes >= s.least_bytes and p.ranks_of_job >= s.least_ranks
 ),
 judged as (
     select
@@ -105,8 +105,11 @@ judged as (
 jobs as (
     select
         p.job,
-        case when max(p.minutes) < max(s.least_minutes) then 'not judged' else 'not found' end as verdict,
-        case when max(p.minutes) < max(s.least_minutes) then 'fewer than 10 minutes' else 'ranks hold alike' end as reason,
+        case when max(p.minutes) < max(s.least_minutes) or count(distinct p.member) < max(s.least_ranks) then 'not judged'
+            else 'not found' end as verdict,
+        case when max(p.minutes) < max(s.least_minutes) then 'fewer than 10 minutes'
+            when count(distinct p.member) < max(s.least_ranks) then 'fewer than 3 ranks'
+            else 'ranks hold alike' end as reason,
         count(distinct p.member) as ranks_of_job
     from processes p
     cross join settings s
@@ -137,4 +140,4 @@ select *
 from answers
 order by
     case verdict when 'found' then 0 when 'not judged' then 1 else 2 end,
-    bytes desc nulls last, job, rank nulls first, host, pid, layer, pool, place_key
+    bytes desc nulls last, job, rank nulls first, host, pid, layer, pool, place_key;
