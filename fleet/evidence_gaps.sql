@@ -66,4 +66,4 @@ judged as (
 select *
 from judged
 order by
-    case verdict when 'found' then 0 when 'not judged' then 1 else 2 end, lost desc, missing_minutes desc, host
+    case verdict when 'found' then 0 when 'not judged' then 1 else 2 end, lost desc, missing_minutes desc, host;

@@ -2,7 +2,7 @@
 --
 -- verdict              found, not found; not judged, with its reason
 -- reason               why it is not judged, or what to do with an answer
--- job, layer, pool     whose pool
+-- job, layer, pool     the pool; all processes of the job
 -- epoch_hour           hours since the Unix epoch
 -- processes            processes with this pool
 -- reserved_bytes       mean for each process and device: what the pool says it holds
@@ -94,4 +94,4 @@ select
     cast(failures as bigint) as failures,
     minutes
 from judged
-order by job, layer, pool, epoch_hour
+order by job, layer, pool, epoch_hour;

@@ -265,4 +265,4 @@ select *
 from answers
 order by
     case verdict when 'found' then 0 when 'undecided' then 1 when 'not judged' then 2 else 3 end,
-    bytes_per_minute desc nulls last, job, rank nulls first, host, pid, layer, pool, place_key
+    bytes_per_minute desc nulls last, job, rank nulls first, host, pid, layer, pool, place_key;

@@ -58,4 +58,4 @@ left join ordered o
     on o.host = s.host and o.pid = s.pid and o.device_id = s.device_id and o.layer = s.layer and o.pool = s.pool and o.number = 1
 left join named n on n.place_key = o.place_key
 order by
-    s.host, s.device_id, case s.layer when 'hal' then 0 when 'host_pinned' then 1 else 2 end, s.layer, s.live_bytes desc, s.pid, s.pool
+    s.host, s.device_id, case s.layer when 'hal' then 0 when 'host_pinned' then 1 else 2 end, s.layer, s.live_bytes desc, s.pid, s.pool;

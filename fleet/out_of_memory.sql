@@ -127,4 +127,4 @@ left join others o
     on o.host = a.host and o.of_pid = a.pid and o.device_id = a.device_id and o.epoch_minute = a.epoch_minute
 left join named asked_at on asked_at.place_key = a.place_key
 left join named held_at on held_at.place_key = h.place_key
-order by a.first_time_ns desc, a.host, a.pid, a.device_id, a.layer, a.pool
+order by a.first_time_ns desc, a.host, a.pid, a.device_id, a.layer, a.pool;

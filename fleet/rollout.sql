@@ -12,7 +12,7 @@
 -- place                            file and function, without the line, so that changed code compares; null: the whole pool
 -- bytes_before, bytes_after        mean live bytes for each process and device; a minute without the place counts as 0
 -- difference_bytes                 after less before
--- process_minutes_before, _after   minutes of processes and devices that the means are of
+-- process_minutes_before, process_minutes_after    minutes of processes and devices that the means are of
 -- level                            highest level of the agent: from 1 on stacks are less exact
 --
 -- Grew, shrank: by 16 MiB and 5 % of the larger side. Of places only these are listed, of whole pools all.
@@ -128,4 +128,4 @@ select *
 from answers
 order by
     case when place is null then 0 else 1 end, case verdict when 'not judged' then 1 else 0 end,
-    difference_bytes desc nulls last, layer, pool, place
+    difference_bytes desc nulls last, layer, pool, place;

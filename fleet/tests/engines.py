@@ -1,6 +1,7 @@
 """Runs the queries in DuckDB and in Spark, on one folder of evidence."""
 import os
 import re
+import tempfile
 
 import duckdb
 
@@ -44,6 +45,14 @@ class DuckDb:
         return self.run(text(f"{name}.sql"))
 
 
+    def compact(self, folder):
+        """Makes large files."""
+        os.makedirs(os.path.join(folder, "v1"), exist_ok=True)
+        quoted = folder.replace("'", "''")
+        self.database.execute(f"set variable compact = '{quoted}'")
+        self.database.execute(text("compact_duckdb.sql"))
+
+
 class Spark:
     """The session, which all tests share, with the views over a folder."""
 
@@ -68,6 +77,12 @@ class Spark:
         """The same of a query."""
         return self.run(text(f"{name}.sql"))
 
+    def compact(self, folder):
+        """Makes large files."""
+        self.session.conf.set("compact", folder)
+        for statement in statements("compact_spark.sql"):
+            self.session.sql(statement)
+
 
 def start_spark(**settings):
     """Spark in this process alone, without its page."""
@@ -76,6 +91,7 @@ def start_spark(**settings):
     builder = SparkSession.builder.master("local[2]").appName("memscope-fleet")
     own = {
         "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "memscope-fleet-warehouse"),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
@@ -88,3 +104,7 @@ def start_spark(**settings):
     for name, value in (own | settings).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+# `./x fleet` has both; `./x test` has no Spark.
+ENGINES = (DuckDb,) if os.environ.get("MEMSCOPE_FLEET_ENGINES") == "DuckDB" else (DuckDb, Spark)

@@ -88,6 +88,6 @@ class Evidence:
                 rows_quoted, target = rows_file.replace("'", "''"), target.replace("'", "''")
                 database.execute(
                     f"copy (select * from read_json('{rows_quoted}', format = 'newline_delimited', columns = {TABLES[table]}))"
-                    f" to '{target}' (format parquet, compression zstd)"
+                    f" to '{target}' (format parquet, compression lz4_raw)"
                 )
                 os.remove(rows_file)
