@@ -4,6 +4,7 @@
 #[path = "browser/run.rs"]
 mod run;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -87,11 +88,28 @@ fn exported(format: &str) -> (TempDir, PathBuf) {
 }
 
 /// What a script of `tests/loaders` prints.
-fn by_script(script: &str, arguments: &[&Path]) -> Value {
+fn python() -> OsString {
     let python = std::env::var_os("MEMSCOPE_TABLES_PYTHON");
-    let python = python.expect("MEMSCOPE_TABLES_PYTHON names no interpreter: run these tests with `./x test`");
+    python.expect("MEMSCOPE_TABLES_PYTHON names no interpreter: run these tests with `./x test`")
+}
+
+/// Queries over the evidence of a fleet, in `DuckDB`, on scenarios with rows that were worked out by hand (`fleet/tests`). `./x fleet` has Spark
+/// besides.
+#[test]
+fn queries_of_a_fleet() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fleet/tests");
+    let mut all = Command::new(python());
+    all.args(["-B", "-m", "unittest"]).current_dir(tests).env("MEMSCOPE_FLEET_ENGINES", "DuckDB");
+    let output = all.output().expect("an interpreter that starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let count = said.lines().find_map(|line| line.strip_prefix("Ran ")?.split(' ').next()?.parse::<u32>().ok());
+    assert!(output.status.success() && count > Some(40), "{said}");
+}
+
+fn by_script(script: &str, arguments: &[&Path]) -> Value {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("loaders").join(script);
-    let read = Command::new(python).arg("-B").arg(script).args(arguments).output().expect("an interpreter that starts");
+    let read =
+        Command::new(python()).arg("-B").arg(script).args(arguments).output().expect("an interpreter that starts");
     assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
     serde_json::from_slice(&read.stdout).expect("JSON")
 }

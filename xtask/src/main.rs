@@ -12,6 +12,7 @@ mod dist;
 mod docs;
 mod faults;
 mod findings;
+mod fleet;
 mod frameworks;
 mod fuzz;
 mod interpreters;
@@ -72,6 +73,7 @@ usage: ./x VERB [ARGUMENTS]
   servers [NAME...] [-- TEST ARGUMENTS]
                       the same with real servers and frameworks on torch_npu 2.9.0.post9, and with leaks put into their programs: transformers,
                       ddp, fsdp2, vllm (what `npu` needs, 200 MB for each and 2.5 GB for vllm); docs/servers.md
+  fleet               queries over a fleet's evidence in DuckDB and Spark (Java 17, 700 MB of packages); `test` has DuckDB alone
   vm [KERNEL...] [-- TEST ARGUMENTS]
                       the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64, or `all`; whole runs are
                       kept in docs/kernels.md. `part` runs a few on these two
@@ -117,6 +119,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         test::BESIDE => test::beside(),
         "faults" => faults::run(arguments),
         "fuzz" => fuzz::run(arguments),
+        "fleet" => fleet::run(arguments),
         "miri" => miri::run(arguments),
         "npu" => npu::run(arguments),
         "mindspore" => mindspore::run(arguments),
