@@ -93,12 +93,11 @@ impl Process {
         let mut files: Vec<FileId> = Vec::new();
         for line in lines.take(MAX_MAPPINGS) {
             let mapping = mapping(&line);
-            match mappings.last_mut().filter(|last| last.goes_on_in(&mapping)) {
-                Some(last) => last.end = mapping.end,
-                None => {
-                    mappings.push(mapping);
-                    files.push(line.id);
-                }
+            if let Some(last) = mappings.last_mut().filter(|last| last.goes_on_in(&mapping)) {
+                last.end = mapping.end;
+            } else {
+                mappings.push(mapping);
+                files.push(line.id);
             }
         }
         let open = |what: &str| File::open(format!("/proc/{pid}/{what}")).ok();

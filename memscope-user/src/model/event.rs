@@ -431,7 +431,7 @@ pub enum EventKind {
     OutOfMemory(OutOfMemory),
     /// A pool had no block for a request. Has no row.
     PoolRefused(PoolRefused),
-    /// The program has PyTorch's pool give unused memory of all devices back to the driver. Has no row.
+    /// The program has `PyTorch`'s pool give unused memory of all devices back to the driver. Has no row.
     CacheEmptied,
     /// A pool has got a block back for good.
     BlockReturned(BlockReturned),
