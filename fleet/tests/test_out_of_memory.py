@@ -37,6 +37,9 @@ class OutOfMemory(QueryTest, unittest.TestCase):
         # It died in the minute: the one before counts. Another one has no minute within five.
         evidence.add("failures", 40, time_ns=at(40), pid=200, job="died", place_key=7, requested_bytes=MIB)
         evidence.hold([38, 39], GIB, pid=200, job="died", place_key=2)
+        # It holds most of the device itself: it is no other process.
+        evidence.device([39], pid=200, job="died", layer="hal", pool="hal", live_bytes=9 * GIB)
+        evidence.device([39], pid=201, pod="less", layer="hal", pool="hal", live_bytes=2 * GIB)
         evidence.add("failures", 50, time_ns=at(50), pid=300, job="late", requested_bytes=MIB)
         evidence.hold([44], GIB, pid=300, job="late", place_key=2)
         evidence.name(1, "a.py:1 f")
@@ -56,8 +59,8 @@ class OutOfMemory(QueryTest, unittest.TestCase):
         self.of_job("train", columns, [row])
 
     def test_a_minute_before(self):
-        columns = "held_minute held_bytes top_place asked_place"
-        self.of_job("died", columns, [(START + 39, GIB, "b.py:2 'g'", None)])
+        columns = "held_minute held_bytes top_place asked_place device_bytes other_pid other_bytes"
+        self.of_job("died", columns, [(START + 39, GIB, "b.py:2 'g'", None, 11 * GIB, 201, 2 * GIB)])
 
     def test_not_judged(self):
         self.of_job("late", "held_minute held_bytes top_place device_bytes other_pod", [(None,) * 5])

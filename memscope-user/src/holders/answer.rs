@@ -117,7 +117,7 @@ pub struct Group {
 /// A way from a root to blocks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 pub struct Holder {
-    /// `__main__.cache['layer0'][*]`; `*` stands for different numbers.
+    /// `__main__.cache['layer0'][*]`; `*` stands for different numbers, or keys that hold one block each.
     pub path: String,
     /// False if it may be made of left-overs in memory.
     pub is_sure: bool,

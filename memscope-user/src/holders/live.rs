@@ -145,7 +145,8 @@ fn refusal(pid: u32, error: io::Error) -> OpenError {
             OpenError::NotAllowed { pid, is_others: rights::has_other_rights(pid, Uid::effective().as_raw()) }
         }
         io::ErrorKind::NotFound => OpenError::NoProcess { pid },
-        _ if error.raw_os_error() == Some(libc::ESRCH) => OpenError::NoProcess { pid },
+        // Its memory goes before its number does.
+        _ if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EFAULT)) => OpenError::NoProcess { pid },
         _ => OpenError::Other { pid, source: error },
     }
 }

@@ -49,8 +49,12 @@ fn write_figure(name: &str, forecast: &Forecast, out: &mut dyn Write) -> io::Res
         _ => return writeln!(out, "  {name} {now}: no growth seen"),
     }
     let Some([early, middle, late]) = forecast.seconds_left else { return Ok(()) };
-    let left = |seconds: Option<f64>| seconds.map_or_else(|| "never".to_owned(), time);
-    writeln!(out, "    reaches the limit in {} ({} to {}, 90 %)", left(middle), left(early), left(late))
+    let Some(early) = early.map(time) else { return writeln!(out, "    does not reach the limit at this rate") };
+    let Some(middle) = middle.map(time) else {
+        return writeln!(out, "    reaches the limit in {early} at the earliest (90 %), or never");
+    };
+    let late = late.map_or_else(|| "never".to_owned(), time);
+    writeln!(out, "    reaches the limit in {middle} ({early} to {late}, 90 %)")
 }
 
 fn time(seconds: f64) -> String {
@@ -59,5 +63,33 @@ fn time(seconds: f64) -> String {
         seconds if seconds < 7200.0 => format!("{:.0} min", seconds / 60.0),
         seconds if seconds < 48.0 * 3600.0 => format!("{:.1} h", seconds / 3600.0),
         seconds => format!("{:.1} days", seconds / 86400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A limit that is never reached is said so, without a date; one that may be has its earliest.
+    #[test]
+    fn limits_that_are_not_reached() {
+        let last = |seconds_left: [Option<f64>; 3]| {
+            let bytes_per_hour = Some([1.0, 2.0, 3.0]);
+            let forecast = Forecast {
+                growth: Growth::Grows,
+                now_bytes: 1 << 20,
+                bytes_per_hour,
+                seconds_left: Some(seconds_left),
+                seen_seconds: 60.0,
+            };
+            let mut out = Vec::new();
+            write_figure("the pool holds", &forecast, &mut out).expect("written");
+            let text = String::from_utf8(out).expect("UTF-8");
+            text.lines().last().expect("a line").trim().to_owned()
+        };
+        assert_eq!(last([Some(60.0), Some(90.0), Some(7200.0)]), "reaches the limit in 90 s (60 s to 2.0 h, 90 %)");
+        assert_eq!(last([Some(60.0), Some(90.0), None]), "reaches the limit in 90 s (60 s to never, 90 %)");
+        assert_eq!(last([Some(60.0), None, None]), "reaches the limit in 60 s at the earliest (90 %), or never");
+        assert_eq!(last([None; 3]), "does not reach the limit at this rate");
     }
 }
