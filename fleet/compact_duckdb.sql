@@ -1,6 +1,6 @@
 -- Makes few large files of the many small ones of the days that the views have. Read it after duckdb.sql, with one more setting:
 --   set variable compact = '/data/evidence-days';     another folder, which gets a `v1` of the same layout
--- Do it once a day for yesterday, two hours after midnight UTC or later: agents write the last hour by then. The same day again replaces
+-- Do it once a day for yesterday, two hours after midnight UTC or later: until that time agents write the last hour. The same day again replaces
 -- its files. Then remove the day from the first folder, or keep it as long as you like; never query both at once.
 -- Of places a row for each key and day stays; all other rows stay as they are.
 copy (select * from place_minute order by rank, device_id, place_key, epoch_minute)

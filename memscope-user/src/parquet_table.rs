@@ -100,11 +100,16 @@ impl Table {
     }
 
     /// Adds a row, with a cell for each column of the schema.
-    pub(crate) fn row<const N: usize>(&mut self, cells: [Cell<'_>; N]) -> io::Result<()> {
-        debug_assert_eq!(self.columns.len(), N, "cells of a row");
-        for (column, cell) in self.columns.iter_mut().zip(cells) {
-            column.push(cell);
+    pub(crate) fn row<'a>(&mut self, cells: impl IntoIterator<Item = Cell<'a>>) -> io::Result<()> {
+        let mut cells = cells.into_iter();
+        for column in &mut self.columns {
+            let cell = cells.next();
+            debug_assert!(cell.is_some(), "a cell for each column");
+            if let Some(cell) = cell {
+                column.push(cell);
+            }
         }
+        debug_assert!(cells.next().is_none(), "a column for each cell");
         self.rows += 1;
         self.written += 1;
         if self.rows >= ROWS_OF_A_GROUP { self.flush() } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! How long work may take: processor time of its own, which is its cost, and time by the clock, since somebody waits. On busy processors a
+//! How long work may take: processor time of its own, which is its cost, and time by the clock, since a user waits. On busy processors a
 //! thread that gives way gets little of one and needs much of the other.
 
 use std::time::{Duration, Instant};

@@ -182,7 +182,7 @@ impl Spool {
         }
     }
 
-    /// Writes all rows, for a while. What is not written by then is dropped.
+    /// Writes all rows within this time. Rows that are not written are dropped.
     pub(super) fn finish(&mut self, longest: Duration) -> Option<io::Error> {
         let end = Instant::now() + longest;
         let mut last = None;

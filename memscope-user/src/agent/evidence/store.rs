@@ -37,7 +37,7 @@ pub(super) struct Stored {
     pub(super) removed_files: u64,
 }
 
-/// Whose files they are.
+/// The owner of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     /// The host, of letters, digits, `.` and `-` alone.

@@ -173,10 +173,9 @@ fn number(number: i32) -> Cell<'static> {
     Cell::Number(number.into())
 }
 
-fn place(out: &mut parquet_table::Table, host: &str, row: &PlaceRow) -> io::Result<()> {
-    let PlaceRow { head, place_key, live_bytes, live_blocks, changes, level } = row;
-    out.row([
-        number(head.epoch_minute),
+/// The process, device and pool of a row: the same in all tables by minute.
+fn process<'a>(head: &'a Head, host: &'a str, pool_name: &'a str) -> [Cell<'a>; 10] {
+    [
         Cell::Text(&head.who.job),
         number(head.who.rank),
         Cell::Text(host),
@@ -186,7 +185,15 @@ fn place(out: &mut parquet_table::Table, host: &str, row: &PlaceRow) -> io::Resu
         number(head.pid),
         number(head.device_id),
         Cell::Text(layer(head.pool)),
-        Cell::Text(&pool_name(head.pool)),
+        Cell::Text(pool_name),
+    ]
+}
+
+fn place(out: &mut parquet_table::Table, host: &str, row: &PlaceRow) -> io::Result<()> {
+    let PlaceRow { head, place_key, live_bytes, live_blocks, changes, level } = row;
+    let name = pool_name(head.pool);
+    let time = [number(head.epoch_minute)];
+    let own = [
         Cell::Number(*place_key),
         Cell::unsigned(*live_bytes),
         Cell::unsigned(*live_blocks),
@@ -195,23 +202,15 @@ fn place(out: &mut parquet_table::Table, host: &str, row: &PlaceRow) -> io::Resu
         Cell::Number(changes.freed_bytes),
         Cell::Number(changes.frees),
         number(*level),
-    ])
+    ];
+    out.row(time.into_iter().chain(process(head, host, &name)).chain(own))
 }
 
 fn pool(out: &mut parquet_table::Table, host: &str, row: &PoolRow) -> io::Result<()> {
     let PoolRow { head, pool, lost, level } = row;
-    out.row([
-        number(head.epoch_minute),
-        Cell::Text(&head.who.job),
-        number(head.who.rank),
-        Cell::Text(host),
-        Cell::Text(&head.who.namespace),
-        Cell::Text(&head.who.pod),
-        Cell::Text(&head.who.container),
-        number(head.pid),
-        number(head.device_id),
-        Cell::Text(layer(head.pool)),
-        Cell::Text(&pool_name(head.pool)),
+    let name = pool_name(head.pool);
+    let time = [number(head.epoch_minute)];
+    let own = [
         Cell::unsigned(pool.live_bytes),
         Cell::unsigned(pool.live_blocks),
         Cell::optional(pool.used_bytes),
@@ -223,7 +222,8 @@ fn pool(out: &mut parquet_table::Table, host: &str, row: &PoolRow) -> io::Result
         Cell::unsigned(pool.failures),
         Cell::unsigned(*lost),
         number(*level),
-    ])
+    ];
+    out.row(time.into_iter().chain(process(head, host, &name)).chain(own))
 }
 
 fn text(out: &mut parquet_table::Table, host: &str, row: &TextRow) -> io::Result<()> {
@@ -239,24 +239,10 @@ fn text(out: &mut parquet_table::Table, host: &str, row: &TextRow) -> io::Result
 
 fn failure(out: &mut parquet_table::Table, host: &str, row: &FailureRow) -> io::Result<()> {
     let FailureRow { head, time_ns, place_key, requested_bytes, recovered, bundle } = row;
-    out.row([
-        number(head.epoch_minute),
-        Cell::unsigned(*time_ns),
-        Cell::Text(&head.who.job),
-        number(head.who.rank),
-        Cell::Text(host),
-        Cell::Text(&head.who.namespace),
-        Cell::Text(&head.who.pod),
-        Cell::Text(&head.who.container),
-        number(head.pid),
-        number(head.device_id),
-        Cell::Text(layer(head.pool)),
-        Cell::Text(&pool_name(head.pool)),
-        Cell::Number(*place_key),
-        Cell::unsigned(*requested_bytes),
-        Cell::Bool(*recovered),
-        Cell::Text(bundle),
-    ])
+    let name = pool_name(head.pool);
+    let time = [number(head.epoch_minute), Cell::unsigned(*time_ns)];
+    let own = [Cell::Number(*place_key), Cell::unsigned(*requested_bytes), Cell::Bool(*recovered), Cell::Text(bundle)];
+    out.row(time.into_iter().chain(process(head, host, &name)).chain(own))
 }
 
 #[cfg(test)]

@@ -161,7 +161,7 @@ fn files_are_bounded() {
     let moved = files(directory.path()).into_iter().find(|name| name.contains("hour=14")).expect("a file");
     fs::remove_file(directory.path().join(moved)).expect("removed");
     assert_eq!(store.put(Table::PlaceMinute, MINUTE - 600 + 240, bytes(30)).expect("stored").removed_files, 0);
-    // A later agent knows what is there.
+    // A later agent knows these files.
     let mut later = Store::new(directory.path().to_owned(), store.owner.clone(), 50, 100);
     assert_eq!(later.put(Table::PlaceMinute, MINUTE, bytes(70)).expect("stored").removed_files, 2);
     assert_eq!(files(directory.path()).iter().filter(|name| !own(name)).count(), 1);
