@@ -11,7 +11,7 @@ use crate::{
     analyses::{Finding, ledger},
     model::RunEnd,
     os::secure_env,
-    overview::{self, Failed, Gate, Overview},
+    overview::{self, Check, Checked, Failed, Gate, Overview, Unseen},
     pipeline::Outcome,
     session::outputs::compares_steps,
     sinks::{self, report::Report},
@@ -55,6 +55,14 @@ pub(super) fn is_failed(gates: &[Gate], findings: &[Finding], end: &RunEnd) -> b
             Gate::Peak(bytes) => format!("its peak is above {bytes} bytes"),
         };
         error(format_args!("--fail-on: process {pid}: {what}"));
+    }
+    for Unseen { pid, check: Check { topic, checked } } in overview.unseen_by(gates) {
+        let (word, flag) = (topic.word(), topic.condition());
+        let text = match checked {
+            Checked::NotJudged(why) => format!("{word} not judged ({why})"),
+            _ => format!("{word} found, which is not in the list (add `{flag}`)"),
+        };
+        message(LogLevel::Warning, LogLevel::Warning, format_args!("--fail-on: process {pid}: {text}"));
     }
     annotate::show(&overview, &failed.iter().map(|failed| failed.pid).collect::<Vec<_>>());
     !failed.is_empty()

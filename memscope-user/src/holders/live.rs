@@ -46,14 +46,17 @@ pub enum OpenError {
     },
     /// It may not be looked into.
     #[error(
-        "process {pid} may not be read: it is {}; run with sudo, or give the program CAP_SYS_PTRACE",
-        if *is_others { "another user's" } else { "protected (set-uid, capabilities, or `kernel.yama.ptrace_scope`)" }
+        "process {pid} may not be read: it is {}; {}",
+        if *is_others { "another user's" } else { "protected (set-uid, capabilities, or `kernel.yama.ptrace_scope`)" },
+        if *is_root { "this root lacks CAP_SYS_PTRACE: add it to its container" } else { "run with sudo, or give the program CAP_SYS_PTRACE" }
     )]
     NotAllowed {
         /// Its number.
         pid: u32,
         /// Another user's.
         is_others: bool,
+        /// This process is root's.
+        is_root: bool,
     },
     /// Any other error.
     #[error("failed to read process {pid}")]
@@ -142,7 +145,9 @@ impl Process {
 fn refusal(pid: u32, error: io::Error) -> OpenError {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            OpenError::NotAllowed { pid, is_others: rights::has_other_rights(pid, Uid::effective().as_raw()) }
+            let own = Uid::effective();
+            let is_others = rights::has_other_rights(pid, own.as_raw());
+            OpenError::NotAllowed { pid, is_others, is_root: own.is_root() }
         }
         io::ErrorKind::NotFound => OpenError::NoProcess { pid },
         // Its memory goes before its number does.

@@ -146,6 +146,19 @@ impl Rights {
     /// How to get the missing ones.
     #[must_use]
     pub fn advice(&self) -> String {
+        self.advice_to(nix::unistd::Uid::effective().is_root())
+    }
+
+    /// `root` that lacks some is in a container, or was given less.
+    fn advice_to(&self, root: bool) -> String {
+        if root {
+            let missing = self.missing();
+            let names = missing.iter().map(|capability| capability.name.trim_start_matches("CAP_")).collect::<Vec<_>>();
+            return format!(
+                "root of a container has what it was started with: add --cap-add={} (Kubernetes: securityContext.capabilities.add)",
+                names.join(" --cap-add=")
+            );
+        }
         let names: Vec<_> = self.needed.iter().map(|capability| capability.name.to_lowercase()).collect();
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("memscope-bpf"));
         format!("run with sudo, or once: sudo setcap {}=ep {}", names.join(","), program.display())
@@ -249,9 +262,18 @@ mod tests {
         const NAMES: &str = "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore";
         let program = std::env::current_exe().expect("this test has a file");
         let advice = |names: &str| format!("run with sudo, or once: sudo setcap {names}=ep {}", program.display());
-        assert_eq!(Rights::of(0, false, || false).advice(), advice(NAMES));
-        assert_eq!(Rights::of(0, true, || false).advice(), advice(&format!("{NAMES},cap_sys_admin")));
-        assert_eq!(Rights::of(FOUR & !(1 << 19), true, || true).advice(), advice(NAMES));
+        assert_eq!(Rights::of(0, false, || false).advice_to(false), advice(NAMES));
+        assert_eq!(Rights::of(0, true, || false).advice_to(false), advice(&format!("{NAMES},cap_sys_admin")));
+        assert_eq!(Rights::of(FOUR & !(1 << 19), true, || true).advice_to(false), advice(NAMES));
+    }
+
+    /// Sudo gives root nothing. Bit 19 is `CAP_SYS_PTRACE`, bit 38 `CAP_PERFMON`.
+    #[test]
+    fn advice_to_root_is_about_its_container() {
+        let rights = Rights::of(FOUR & !(1 << 19 | 1 << 38), false, || false);
+        let expected = "root of a container has what it was started with: add --cap-add=PERFMON --cap-add=SYS_PTRACE \
+                        (Kubernetes: securityContext.capabilities.add)";
+        assert_eq!(rights.advice_to(true), expected);
     }
 
     #[test]

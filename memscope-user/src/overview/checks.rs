@@ -41,6 +41,12 @@ impl Topic {
             Self::Inefficient => "inefficient",
         }
     }
+
+    /// Its word in `--fail-on`.
+    #[must_use]
+    pub const fn condition(self) -> &'static str {
+        if matches!(self, Self::Leaks) { "leak" } else { self.word() }
+    }
 }
 
 /// The answer.

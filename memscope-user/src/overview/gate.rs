@@ -2,6 +2,9 @@
 
 use super::{Check, Checked, Overview, ProcessOverview, Topic};
 
+/// Checks that a condition can be about.
+const TOPICS: [Topic; 3] = [Topic::OutOfMemory, Topic::Leaks, Topic::Growth];
+
 /// A condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
@@ -24,6 +27,26 @@ pub struct Failed {
     pub pid: u32,
 }
 
+/// What the conditions do not show of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unseen {
+    /// The process.
+    pub pid: u32,
+    /// Found without a condition of it, or not judged although there is one.
+    pub check: Check,
+}
+
+impl Gate {
+    const fn topic(self) -> Option<Topic> {
+        match self {
+            Self::Leak => Some(Topic::Leaks),
+            Self::Growth => Some(Topic::Growth),
+            Self::OutOfMemory => Some(Topic::OutOfMemory),
+            Self::Peak(_) => None,
+        }
+    }
+}
+
 impl Overview {
     /// The conditions that hold, process by process.
     #[must_use]
@@ -32,6 +55,24 @@ impl Overview {
             let pid = process.pid;
             let holds = gates.iter().copied().filter(|gate| process.holds(*gate));
             holds.map(move |gate| Failed { gate, pid }).collect::<Vec<_>>()
+        };
+        self.processes.iter().flat_map(of).collect()
+    }
+
+    /// What was found without a condition of it, and the conditions that were not judged, process by process: success does not speak of
+    /// them.
+    #[must_use]
+    pub fn unseen_by(&self, gates: &[Gate]) -> Vec<Unseen> {
+        let is_asked = |topic: Topic| gates.iter().any(|gate| gate.topic() == Some(topic));
+        let is_unseen = |check: &&Check| match check.checked {
+            Checked::Found => TOPICS.contains(&check.topic) && !is_asked(check.topic),
+            Checked::NotJudged(_) => is_asked(check.topic),
+            Checked::Undecided | Checked::NotFound => false,
+        };
+        let of = |process: &ProcessOverview| {
+            let pid = process.pid;
+            let unseen = process.checks.iter().filter(is_unseen);
+            unseen.map(|check| Unseen { pid, check: *check }).collect::<Vec<_>>()
         };
         self.processes.iter().flat_map(of).collect()
     }
@@ -69,5 +110,21 @@ mod tests {
         let expected = [gates[0], gates[4]].map(|gate| Failed { gate, pid: 30057 });
         assert_eq!(overview.failed(&gates), expected);
         assert_eq!(Overview::new(&[], &end).failed(&gates), []);
+    }
+
+    /// A run of 1.5 s leaks and is too short to judge growth: success of another condition hides neither.
+    #[test]
+    fn other_findings_are_named() {
+        let (script, end) = (Script::golden_leaky(), RunEnd::default());
+        let mut found = run(StepLeaksAnalysis::default(), script.events(), &end);
+        found.extend(run(HeldAnalysis::default(), script.events(), &end));
+        let overview = Overview::new(&found, &end);
+        let topics = |gates: &[Gate]| -> Vec<(Topic, bool)> {
+            let unseen = overview.unseen_by(gates);
+            unseen.iter().map(|unseen| (unseen.check.topic, unseen.check.checked == Checked::Found)).collect()
+        };
+        assert_eq!(topics(&[Gate::Growth]), [(Topic::Leaks, true), (Topic::Growth, false)]);
+        assert_eq!(topics(&[Gate::Leak, Gate::OutOfMemory]), []);
+        assert_eq!(topics(&[Gate::Peak(1)]), [(Topic::Leaks, true)]);
     }
 }

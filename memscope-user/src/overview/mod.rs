@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 pub use self::{
     checks::{Check, Checked, Topic},
-    gate::{Failed, Gate},
+    gate::{Failed, Gate, Unseen},
     memory::{MemoryRow, MemoryTable, OwnersTable, When},
     oom::FailedRequest,
     places::{Detail, Place, Role},

@@ -191,8 +191,9 @@ fn below_places(
     most_others: usize,
 ) -> Vec<Vec<Piece>> {
     let mut page = Page { look, lines: Vec::new() };
-    for table in first.memory.iter().take(1) {
+    if let Some(table) = shown_table(first) {
         write_memory(&mut page, table, end);
+        write_other_devices(&mut page, table.device, &first.memory);
     }
     write_checks(&mut page, &first.checks);
     write_others(&mut page, others, most_others);
@@ -441,7 +442,7 @@ fn write_places(page: &mut Page, process: &ProcessOverview, room: usize) -> bool
         let own = &shown[number];
         // With one line each, frames that several places have do not name one.
         let first = if *frames == 1 { helpers(own, &shown) } else { 0 };
-        write_place(page, number + 1, place, own.get(first..).unwrap_or(own).get(..*frames).unwrap_or(own));
+        write_place(page, process, number, own.get(first..).unwrap_or(own).get(..*frames).unwrap_or(own));
         place.held_by.iter().take(*holders).for_each(|line| page.plain(format!("     {line}")));
     }
     let written = plan.len();
@@ -452,25 +453,24 @@ fn write_places(page: &mut Page, process: &ProcessOverview, room: usize) -> bool
     true
 }
 
-fn write_place(page: &mut Page, number: usize, place: &Place, frames: &[UserFrame]) {
+/// Writes the place of this number from 0.
+fn write_place(page: &mut Page, process: &ProcessOverview, number: usize, frames: &[UserFrame]) {
+    let place = &process.places[number];
     let live = format!("{} in {}", rounded(place.live.size_bytes.into()), counted(place.live.blocks, "block"));
     let share = format!("{:3.0} %", place.share * 100.0);
+    let device = if process.devices.len() > 1 { format!("  {}", device_word(place.device)) } else { String::new() };
     let text = match place.detail {
         Detail::Steps(steps, [first, last]) => {
-            format!("{live} of {} ({first} to {last})  {share}", counted(steps.into(), "step"))
+            format!("{live} of {} ({first} to {last})  {share}{device}", counted(steps.into(), "step"))
         }
-        Detail::Rate(rate, lows) => format!("{} an hour  {share}  {live}  {}", hourly(rate), page.spark(&lows)),
+        Detail::Rate(rate, lows) => format!("{} an hour  {share}  {live}{device}  {}", hourly(rate), page.spark(&lows)),
         Detail::Increase(more) => {
-            format!(
-                "+{} in {}, {} live",
-                rounded(more.size_bytes.into()),
-                counted(more.blocks, "block"),
-                place.live.blocks
-            )
+            let (bytes, blocks) = (rounded(more.size_bytes.into()), counted(more.blocks, "block"));
+            format!("+{bytes} in {blocks}, {} live{device}", place.live.blocks)
         }
-        Detail::None => format!("{live}  {share}  {}", page.bar(place.share)),
+        Detail::None => format!("{live}  {share}{device}  {}", page.bar(place.share)),
     };
-    page.line(vec![(Tone::Title, format!(" #{number}  ")), (Tone::Plain, text)]);
+    page.line(vec![(Tone::Title, format!(" #{}  ", number + 1)), (Tone::Plain, text)]);
     for frame in frames {
         page.plain(format!("     {}", frame_text(frame)));
     }
@@ -479,7 +479,16 @@ fn write_place(page: &mut Page, number: usize, place: &Place, frames: &[UserFram
             Some(each) => format!("blocks of {}", rounded(each.into())),
             None => "blocks".to_owned(),
         };
-        page.plain(format!("     {what} of {}; no call stack: add --call-stack=python", place.pool.title()));
+        page.plain(format!("     {what} of {}; no call stack{}", place.pool.title(), why_no_stack(process)));
+    }
+}
+
+/// Stacks at other places show that they were asked for.
+const fn why_no_stack(process: &ProcessOverview) -> &'static str {
+    match (process.has_stacks, process.attached) {
+        (false, _) => ": add --call-stack=python",
+        (true, true) => ": perhaps from before the attach",
+        (true, false) => "",
     }
 }
 
@@ -528,6 +537,23 @@ fn write_memory(page: &mut Page, table: &MemoryTable, end: &RunEnd) {
     }
     if let Some((used, capacity)) = table.device_bytes {
         page.plain(format!("   device: {} of {} in use", rounded(used), rounded(capacity.into())));
+    }
+}
+
+/// The table of the device that the verdict is about; without one, of the fullest.
+fn shown_table(process: &ProcessOverview) -> Option<&MemoryTable> {
+    let at_fault = process.places.first().filter(|_| !is_quiet(process.verdict)).map(|place| place.device);
+    let tables = || process.memory.iter().rev();
+    tables().find(|table| Some(table.device) == at_fault).or_else(|| tables().max_by_key(|table| table.total_bytes))
+}
+
+/// A line with the sums of the other devices.
+fn write_other_devices(page: &mut Page, shown: Device, tables: &[MemoryTable]) {
+    let others = tables.iter().filter(|table| table.device != shown);
+    let sums: Vec<String> =
+        others.map(|table| format!("{} {}", device_word(table.device), rounded(table.total_bytes))).collect();
+    if !sums.is_empty() {
+        page.plain(format!("   other devices: {}", sums.join(", ")));
     }
 }
 

@@ -40,6 +40,11 @@ impl Course {
         Self { clock: Clock::new(start_ns), last_ns: start_ns, older_frees: HashMap::default() }
     }
 
+    /// Nanoseconds since its first event.
+    pub(in crate::analyses) fn elapsed_ns(&self) -> u64 {
+        self.clock.elapsed_ns(self.last_ns)
+    }
+
     /// Time has passed.
     pub(in crate::analyses) fn advance(&mut self, time_ns: u64) {
         self.last_ns = self.last_ns.max(time_ns);

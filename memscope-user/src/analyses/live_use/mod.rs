@@ -51,6 +51,8 @@ struct Process {
 struct Place {
     sum: Sum,
     running: Running,
+    /// Live ones from before the attach.
+    older_blocks: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -142,7 +144,9 @@ impl Process {
         }
         let place = self.places.entry(key).or_default();
         place.sum.rise(block.size_bytes);
-        if !block.found {
+        if block.found {
+            place.older_blocks += 1;
+        } else {
             place.running.rise(block, &self.course);
         }
         self.owners.entry((block.device, block.pool, owner)).or_default().rise(block.size_bytes);
@@ -157,6 +161,7 @@ impl Process {
         if let Some(place) = self.places.get_mut(&key) {
             place.sum.fall(block.size_bytes);
             if block.found {
+                place.older_blocks = place.older_blocks.saturating_sub(1);
                 self.course.older_freed(block.device, block.pool);
             } else {
                 place.running.fall(block, &self.course);
@@ -170,14 +175,14 @@ impl Process {
     fn look(&mut self, pid: u32, time_ns: u64, moment: &mut Moment) {
         moment.places_full |= self.places_full;
         moment.names.extend(self.command.as_ref().map(|command| ProcessName { pid, command: command.to_string() }));
-        for (&(device, site), Place { sum, running }) in &mut self.places {
+        for (&(device, site), Place { sum, running, older_blocks }) in &mut self.places {
             let change = sum.past.take(time_ns, sum.bytes);
             let Sum { blocks, bytes, peak_bytes, ref past } = *sum;
             if blocks == 0 {
                 continue;
             }
             let recent = past.bytes().collect();
-            let oldest_ns = running.oldest_ns(&self.course);
+            let oldest_ns = if *older_blocks > 0 { self.course.elapsed_ns() } else { running.oldest_ns(&self.course) };
             let trend = running.trend((device, site.pool), &mut self.course);
             let live_bytes = bytes;
             let place =

@@ -66,6 +66,31 @@ fn trends_and_ages() {
     assert_eq!(trends(60), [(60, Trend::Grows, 60), (5, Trend::Steady, 60)]);
 }
 
+/// A block from before the attach is older than all that the trace has seen: 30 s, until it is freed.
+#[test]
+fn found_blocks_are_the_oldest() {
+    let mut script = Script::new(7, Device::Npu(0));
+    script.alloc(pools::PTA, 0x100, 512).alloc(pools::PTA, 0x400, 512).free(pools::PTA, 0x100);
+    let mut events = script.events().to_vec();
+    for (event, second) in events.iter_mut().zip([1, 21, 26]) {
+        event.time_ns = second * SECOND;
+        match &mut event.kind {
+            EventKind::Alloc(alloc) => {
+                alloc.block.alloc_time_ns = event.time_ns;
+                alloc.block.found = second == 1;
+            }
+            EventKind::Free(free) => free.block.found = true,
+            _ => {}
+        }
+    }
+    let mut live = LiveUse::new(Arc::new(RuleSet::builtin()));
+    let oldest = |live: &mut LiveUse| live.look(sample(31 * SECOND)).places[0].oldest_ns / SECOND;
+    events[..2].iter().for_each(|event| live.observe(event));
+    assert_eq!(oldest(&mut live), 30);
+    live.observe(&events[2]);
+    assert_eq!(oldest(&mut live), 10);
+}
+
 /// Owners add up to the places, and a process that has ended keeps what it held.
 #[test]
 fn ended_processes_keep_their_last_figures() {

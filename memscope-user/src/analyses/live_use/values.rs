@@ -70,7 +70,8 @@ pub struct PlaceUse {
     pub live_bytes: u64,
     /// Highest live bytes so far.
     pub peak_bytes: u64,
-    /// Age of the oldest live block in nanoseconds, up to a 32nd of the time since the first event more.
+    /// Age of the oldest live block in nanoseconds, up to a 32nd of the time since the first event more; where there are blocks from
+    /// before the attach, the time since the first event: they are older.
     pub oldest_ns: u64,
     /// Whether its live blocks become more, as far as is known now.
     pub trend: Trend,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::analyses::{
-    Finding, HeldAnalysis, StepLeaksAnalysis,
+    Finding, HeldAnalysis, Kind as _, StepLeaksAnalysis,
     growth::{GrowingSite, Growth, Increase, NotJudged, Site},
     held_by::{HeldBy, HeldPlace},
     ledger::{Entry, Item, Ledger, PoolSheets, Sheet},
@@ -95,6 +95,10 @@ fn growth(sites: Vec<GrowingSite>, increases: Vec<Increase>) -> Finding {
 
 /// 3 GiB of a pool, 1 GiB of it from before the attach, 1 GiB cached, and 512 MiB of the runtime.
 fn ledger(moment: Moment) -> Finding {
+    ledger_on(NPU0, moment)
+}
+
+fn ledger_on(device: Device, moment: Moment) -> Finding {
     const GIB: u128 = 1 << 30;
     let pool = pools::PTA;
     let sheet = |total: Item, size_bytes, parts| Sheet { total: Entry::plus(total, size_bytes), parts };
@@ -102,7 +106,7 @@ fn ledger(moment: Moment) -> Finding {
     let reserved = sheet(Item::PoolOwnReserved { pool }, 4 * GIB, Vec::new());
     Ledger {
         pid: 7,
-        device: NPU0,
+        device,
         moment,
         time_ns: 30_000_000_000,
         attached: true,
@@ -170,6 +174,40 @@ fn holders_of_places() {
  #2 ";
     assert!(text.contains(expected), "{text}");
     assert!(text.contains("     serve.py:9  log\n     still held by: m.log[*]  (40 of 40)\n TRY"), "{text}");
+}
+
+/// Of two devices each place names its own, and the table is of the one that grows: 4.50 GiB on each. The second place is of blocks
+/// without stacks, in a trace that has them.
+#[test]
+fn growth_on_the_second_device() {
+    let on = |device: Device, sites: Vec<GrowingSite>| {
+        let Some(growth) = Growth::of(&growth(sites, Vec::new())).cloned() else { panic!("growth") };
+        Finding::from(Growth { device, ..growth })
+    };
+    let unknown = Site { size_bytes: Some(1 << 20), ..site(Stacks::default()) };
+    let sites = vec![growing("serve.py(20): put", 2048.0), GrowingSite { site: Some(unknown), ..growing("", 1024.0) }];
+    let found = [
+        on(NPU0, Vec::new()),
+        on(Device::Npu(1), sites),
+        ledger_on(NPU0, Moment::End),
+        ledger_on(Device::Npu(1), Moment::End),
+    ];
+    let text = screen(&found);
+    let places = "
+ #1  7.03 MiB an hour   67 %  40.00 MiB in 40 blocks  npu:1  ▁▂▃▅▆█
+     serve.py:20  put
+     serve.py:34  main
+ #2  3.52 MiB an hour   33 %  40.00 MiB in 40 blocks  npu:1  ▁▂▃▅▆█
+     blocks of 1.00 MiB of PyTorch pool; no call stack
+ TRY  Bound the list, cache or request state that keeps these blocks
+
+ MEMORY AT THE END, npu:1
+";
+    assert!(text.contains(places), "{text}");
+    assert!(
+        text.contains("   = all                             4.50 GiB\n   other devices: npu:0 4.50 GiB\n"),
+        "{text}"
+    );
 }
 
 /// Rates are of an hour, shares of the sum of rates (3 to 1), memory is counted once.
