@@ -138,7 +138,9 @@ pub(super) fn caches(out: &mut Out<'_, '_>) {
         }
     }
     for growth in out.facts.growths().filter(|growth| growth.judged) {
-        let stopped = |it: &&Increase| it.ages[0] == 0 && it.live_blocks > 0 && it.size_bytes >= CACHE_BYTES;
+        let stopped = |it: &&Increase| {
+            it.low_bytes.is_none() && it.ages[0] == 0 && it.live_blocks > 0 && it.size_bytes >= CACHE_BYTES
+        };
         for increase in growth.increases.iter().filter(stopped).take(MAX_PLACES) {
             out.say(Rule::CacheNotLeak, of_increase(growth, increase));
         }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::analyses::ledger::Moment;
 use crate::analyses::oom::Cause;
-use crate::model::{Confidence, Device, Figures, RunEnd};
+use crate::model::{Confidence, Device, Figures, LiveSum, RunEnd};
 use crate::printable::OneLine;
 use crate::text::numbers::{counted, rounded};
 use crate::text::user_frames::{self, UserFrame};
@@ -464,6 +464,10 @@ fn write_place(page: &mut Page, process: &ProcessOverview, number: usize, frames
             format!("{live} of {} ({first} to {last})  {share}{device}", counted(steps.into(), "step"))
         }
         Detail::Rate(rate, lows) => format!("{} an hour  {share}  {live}{device}  {}", hourly(rate), page.spark(&lows)),
+        Detail::Increase(LiveSum { blocks: 0, size_bytes }) => {
+            let live = counted(place.live.blocks, "block");
+            format!("+{}, {live} at a time, ever larger{device}", rounded(size_bytes.into()))
+        }
         Detail::Increase(more) => {
             let (bytes, blocks) = (rounded(more.size_bytes.into()), counted(more.blocks, "block"));
             format!("+{bytes} in {blocks}, {} live{device}", place.live.blocks)

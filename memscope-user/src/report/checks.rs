@@ -144,8 +144,10 @@ fn growth(found: Option<&Growth>, holders: &Holders<'_>, trie: &mut Trie) -> Val
         with(place(stacks, it.size_bytes, it.blocks, trie), more)
     };
     let more = |it: &Increase, trie: &mut Trie| {
+        // Where blocks become larger none is new.
+        let blocks = if it.low_bytes.is_some() { it.live_blocks } else { it.blocks };
         with(
-            place(it.site.stacks, it.size_bytes, it.blocks, trie),
+            place(it.site.stacks, it.size_bytes, blocks, trie),
             json!({
                 "pool": it.site.pool, "undecided": "growth",
                 "held_by": holders.of(it.site.pool, it.site.stacks, it.site.size_bytes),

@@ -71,15 +71,18 @@ pub enum NotJudged {
     TooShort,
 }
 
-/// Live blocks of a site that became more in the judged time, and are not judged to keep growing.
+/// Live blocks of a site that became more, or larger, in the judged time, and are not judged to keep growing.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Increase {
     /// The site.
     pub site: Site,
-    /// Blocks more than at the end of the first part of the time.
+    /// Blocks more than at the end of the first part of the time; 0 where they became larger.
     pub blocks: u64,
-    /// Their bytes, at the mean size of the live ones.
+    /// Their bytes, at the mean size of the live ones; where blocks became larger, bytes more than then.
     pub size_bytes: u64,
+    /// Where blocks became larger: bytes that each part of the time never went below.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub low_bytes: Option<[u64; GROWTH_PARTS]>,
     /// Live blocks at the end.
     pub live_blocks: u64,
     /// Live blocks by age, in quarters of the time, the youngest first.

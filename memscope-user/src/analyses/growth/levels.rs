@@ -1,4 +1,4 @@
-//! The number of live blocks over time, in little memory: the lowest level of each of at most 64 windows.
+//! The number of live blocks, or of their bytes, over time, in little memory: the lowest level of each of at most 64 windows.
 //!
 //! Whenever there are too many windows, their length doubles: so between 32 and 64 cover a run of any length.
 
@@ -69,14 +69,14 @@ impl Level {
         self.now
     }
 
-    pub(super) fn rise(&mut self, clock: &Clock) {
+    pub(super) fn rise(&mut self, by: u64, clock: &Clock) {
         self.catch_up(clock);
-        self.now += 1;
+        self.now = self.now.saturating_add(by);
     }
 
-    pub(super) fn fall(&mut self, clock: &Clock) {
+    pub(super) fn fall(&mut self, by: u64, clock: &Clock) {
         self.catch_up(clock);
-        self.now = self.now.saturating_sub(1);
+        self.now = self.now.saturating_sub(by);
         self.low = self.low.min(self.now);
     }
 
@@ -133,9 +133,9 @@ mod tests {
         let mut at = |window: u64, up: bool, level: &mut Level| {
             clock.advance(1000 + window * WINDOW_NS + 5);
             if up {
-                level.rise(&clock);
+                level.rise(1, &clock);
             } else {
-                level.fall(&clock);
+                level.fall(1, &clock);
             }
             clock
         };
@@ -159,7 +159,7 @@ mod tests {
                 time += wait;
                 clock.advance(time);
                 let last = changes.last().expect("one").1;
-                if up { level.rise(&clock); } else { level.fall(&clock); }
+                if up { level.rise(1, &clock); } else { level.fall(1, &clock); }
                 changes.push((time, if up { last + 1 } else { last.saturating_sub(1) }));
             }
             let length = WINDOW_NS << clock.doubled;

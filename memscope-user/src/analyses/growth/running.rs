@@ -53,7 +53,7 @@ impl Course {
 
     /// A block was freed that may be older than the trace.
     pub(in crate::analyses) fn older_freed(&mut self, device: Device, pool: Pool) {
-        self.older_frees.entry((device, pool)).or_default().rise(&self.clock);
+        self.older_frees.entry((device, pool)).or_default().rise(1, &self.clock);
     }
 }
 
@@ -67,13 +67,13 @@ pub(in crate::analyses) struct Running {
 impl Running {
     /// A block comes.
     pub(in crate::analyses) fn rise(&mut self, block: &Block, course: &Course) {
-        self.level.rise(&course.clock);
+        self.level.rise(1, &course.clock);
         self.ages.comes(block.alloc_time_ns, &course.clock);
     }
 
     /// A block goes.
     pub(in crate::analyses) fn fall(&mut self, block: &Block, course: &Course) {
-        self.level.fall(&course.clock);
+        self.level.fall(1, &course.clock);
         self.ages.goes(block.alloc_time_ns, &course.clock);
     }
 

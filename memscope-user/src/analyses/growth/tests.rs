@@ -111,6 +111,32 @@ fn places(growth: &Growth) -> Vec<&'static str> {
     places
 }
 
+/// In 15 minutes each second's request extends a history by 64 KiB: by `torch.cat`, the old one goes when the new one is there. Another place
+/// holds the last request, of any size up to 64 MiB. 900 requests are 56.25 MiB; behind the first sixth, at 150 s, the least was 9.375 MiB.
+#[test]
+fn a_tensor_that_is_extended_is_an_increase() {
+    let (mut server, mut random) = (Server::default(), Random(7));
+    let (mut history, mut last) = (None, None);
+    for second in 1..=900 {
+        server.time_ns = second * SECOND;
+        let longer = server.alloc("history.py(3): append", second << 16);
+        history.replace(longer).into_iter().for_each(|old| server.free(old));
+        let request = server.alloc("serve.py(9): handle", (1 + random.next() % 1000) << 16);
+        last.replace(request).into_iter().for_each(|old| server.free(old));
+    }
+    let growth = server.found();
+    assert_eq!(places(&growth), [""; 0]);
+    let [increase] = &growth.increases[..] else { panic!("{:?}", growth.increases) };
+    assert_eq!(increase.site.stacks, stack("history.py(3): append"));
+    assert_eq!((increase.blocks, increase.live_blocks), (0, 1));
+    let low_bytes = increase.low_bytes.expect("blocks become larger");
+    // Windows are 17 s long, and a part has 8 or 9 of them.
+    for (part, low) in low_bytes.into_iter().enumerate() {
+        assert!(low.abs_diff((part as u64 * 150) << 16) <= 18 << 16, "{low_bytes:?}");
+    }
+    assert_eq!(increase.size_bytes, (900 << 16) - low_bytes[1]);
+}
+
 /// 15 minutes with a request a second, of 2 and 4 KiB in turn, and buffers of 1 MiB in the first 100 s alone. Eight
 /// blocks of 3 KiB may stay unseen in three quarters of the time: 24 576 bytes in 675 s, which are 131 072 an hour.
 /// Below 10 s nothing is judged.

@@ -9,7 +9,7 @@ use crate::model::{Confidence, OwnerSum, Pool, module_name};
 use crate::text::{
     DeviceName,
     clock::Clock,
-    numbers::{counted, size},
+    numbers::{counted, rounded, size},
     stacks,
 };
 
@@ -80,16 +80,25 @@ fn write_besides(growth: &Growth, out: &mut dyn Write) -> io::Result<()> {
 
 /// Writes increases that are not judged to be growth.
 fn write_increases(increases: &[Increase], out: &mut dyn Write) -> io::Result<()> {
-    for Increase { site, blocks, size_bytes, live_blocks, ages: [youngest, young, old, oldest], owners } in
+    for Increase { site, blocks, size_bytes, low_bytes, live_blocks, ages, owners } in
         increases.iter().take(INCREASE_LINES)
     {
-        writeln!(
-            out,
-            "  Undecided: {} more, {}{}; {live_blocks} live, by age: {youngest} youngest, {young}, {old}, {oldest} oldest",
-            counted(*blocks, "block"),
-            size(*size_bytes),
-            place(Some(site))
-        )?;
+        let (more, place, [youngest, young, old, oldest]) = (size(*size_bytes), place(Some(site)), ages);
+        if let Some(low_bytes) = low_bytes {
+            let lows: Vec<String> = low_bytes.iter().map(|low| rounded((*low).into())).collect();
+            writeln!(
+                out,
+                "  Undecided: {more} more in {live_blocks} live, as blocks become larger{place}; least in each sixth of the time: {}. A \
+                 tensor that is extended, or one long request",
+                lows.join(", ")
+            )?;
+        } else {
+            writeln!(
+                out,
+                "  Undecided: {} more, {more}{place}; {live_blocks} live, by age: {youngest} youngest, {young}, {old}, {oldest} oldest",
+                counted(*blocks, "block"),
+            )?;
+        }
         write_owners(owners, site.pool, out)?;
         write_stacks(site, out)?;
     }
@@ -205,6 +214,7 @@ mod tests {
                 site,
                 blocks: 3,
                 size_bytes: 3 << 20,
+                low_bytes: None,
                 live_blocks: 9,
                 ages: [9, 0, 0, 0],
                 owners: Vec::new(),
@@ -241,6 +251,16 @@ Nothing keeps growing on device 3 in 120 s, from 0.5s to 120.9s
         assert_eq!(text(&none, false, 10), expected);
         // Where steps are judged, growth without anything to say is left out.
         assert_eq!(text(&none, true, 10), expected);
+        let larger = Increase {
+            blocks: 0,
+            low_bytes: Some([1, 2, 3, 4, 5, 6].map(|part| part << 20)),
+            live_blocks: 1,
+            ..none.increases[0].clone()
+        };
+        let line = "  Undecided: 3.00 MiB (3145728 bytes) more in 1 live, as blocks become larger; least in each sixth of the time: 1.00 \
+                    MiB, 2.00 MiB, 3.00 MiB, 4.00 MiB, 5.00 MiB, 6.00 MiB. A tensor that is extended, or one long request\n";
+        let with_larger = Growth { increases: vec![larger], ..none.clone() };
+        assert!(text(&with_larger, false, 10).contains(line));
         let nothing = Growth { increases: Vec::new(), ..none.clone() };
         assert_eq!(text(&nothing, true, 10), "");
         let short = Growth { judged: false, span_ns: 4_200_000_000, ..none };

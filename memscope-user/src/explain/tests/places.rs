@@ -65,7 +65,15 @@ fn growing(stacks: Stacks) -> GrowingSite {
 
 fn increase(youngest: u64, size_bytes: u64) -> Increase {
     let site = site(python(&["cache.py(3): fill"]));
-    Increase { site, blocks: 4, size_bytes, live_blocks: 4, ages: [youngest, 0, 0, 4], owners: Vec::new() }
+    Increase {
+        site,
+        blocks: 4,
+        size_bytes,
+        low_bytes: None,
+        live_blocks: 4,
+        ages: [youngest, 0, 0, 4],
+        owners: Vec::new(),
+    }
 }
 
 /// The verdict of the finding decides, not a rule of our own: blocks of two steps are no leak.

@@ -70,6 +70,7 @@ fn increase() -> Increase {
         site: site(python(&["a.py(3): f"])),
         blocks: 3,
         size_bytes: 3 << 20,
+        low_bytes: None,
         live_blocks: 9,
         ages: [9, 0, 0, 0],
         owners: Vec::new(),
