@@ -99,6 +99,10 @@ fn conditions_for_continuous_integration() {
     assert!(leaky.stderr.contains("--fail-on: process") && leaky.stderr.contains("it leaks"), "{}", leaky.said());
     let other = run("growth,oom,peak>512G");
     assert_eq!(other.code(), 0, "{}", other.said());
+    // Success of other conditions does not hide the leak, nor that a run of a second is too short for growth.
+    for words in ["leaks found, which is not in the list (add `leak`)", "growth not judged (needs 10 s of work)"] {
+        assert!(other.stderr.contains(words), "{}", other.said());
+    }
     let replayed = Tracer::replay(&leaky.folder.capture()).options(&["--fail-on", "peak>1M"]).finish();
     assert_eq!(replayed.code(), 3, "{}", replayed.said());
     assert_eq!(Tracer::replay(&leaky.folder.capture()).options(&["--fail-on", "peak>512G"]).finish().code(), 0);
