@@ -1,6 +1,8 @@
 //! Exports, as the packages of their viewers read them. Needs `MEMSCOPE_BIN`, and `MEMSCOPE_TABLES_PYTHON`, an interpreter
 //! that has these packages: `./x test` fetches them.
 
+#[path = "loaders/fleet.rs"]
+mod fleet;
 #[path = "browser/run.rs"]
 mod run;
 

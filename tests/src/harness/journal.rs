@@ -440,6 +440,20 @@ fn symbols() -> &'static BTreeMap<u16, &'static str> {
     })
 }
 
+/// Blocks that `torch_npu`'s caching allocator has handed out in the end, by its reports: sizes by address.
+#[must_use]
+pub fn pool_blocks(entries: &[&Entry]) -> BTreeMap<u64, u64> {
+    let mut blocks = BTreeMap::new();
+    for report in entries.iter().filter_map(|entry| entry.pta_report()).filter(|report| report.component == 0) {
+        match report.kind {
+            0 => drop(blocks.insert(report.addr, report.size.unsigned_abs())),
+            1 => drop(blocks.remove(&report.addr)),
+            _ => {}
+        }
+    }
+    blocks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

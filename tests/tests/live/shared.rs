@@ -1,6 +1,5 @@
 //! What several of the tests do.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use memscope_tests::checkers::csv::CsvRules;
@@ -8,6 +7,7 @@ use memscope_tests::checkers::db::DbRules;
 use memscope_tests::checkers::{csv, db};
 use memscope_tests::harness::document::npu;
 use memscope_tests::harness::expect::{Expect, Totals, assert_equal};
+pub(crate) use memscope_tests::harness::journal::pool_blocks;
 use memscope_tests::harness::journal::{Entry, Library};
 use memscope_tests::harness::tracer::{Run, Tracer, in_vm, simulation};
 use serde_json::Value;
@@ -59,19 +59,6 @@ pub(crate) fn assert_nothing_lost(run: &Run) {
 /// is counted as such.
 pub(crate) fn assert_nothing_lost_since_attach(run: &Run) {
     assert!(run.lost_nothing_since_attach(), "{}", run.said());
-}
-
-/// Blocks that `torch_npu`'s caching allocator has handed out in the end, by its reports: sizes by address.
-pub(crate) fn pool_blocks(entries: &[&Entry]) -> BTreeMap<u64, u64> {
-    let mut blocks = BTreeMap::new();
-    for report in entries.iter().filter_map(|entry| entry.pta_report()).filter(|report| report.component == 0) {
-        match report.kind {
-            0 => drop(blocks.insert(report.addr, report.size.unsigned_abs())),
-            1 => drop(blocks.remove(&report.addr)),
-            _ => {}
-        }
-    }
-    blocks
 }
 
 /// What one library's journal says, in the order of its times.

@@ -49,7 +49,7 @@ const MINUTES_OF_A_DAY: u32 = 24 * 60;
 const NODE_NAME: &str = "NODE_NAME";
 
 /// Makes rows of minutes, and has them written.
-pub(super) struct Evidence {
+pub struct Evidence {
     spool: Spool,
     keys: HashMap<Place, i64>,
     /// Keys that have a row of `places` on this day.
@@ -66,7 +66,7 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// `None` where none is asked for.
+    /// Of this machine; `None` where none is asked for.
     pub(super) fn new(settings: &EvidenceSettings) -> io::Result<Option<Self>> {
         if settings.directory.as_os_str().is_empty() {
             return Ok(None);
@@ -74,10 +74,15 @@ impl Evidence {
         let name = env::var(NODE_NAME).ok().filter(|name| !name.is_empty());
         let host = name.map_or_else(|| fs::read_to_string("/proc/sys/kernel/hostname"), Ok).unwrap_or_default();
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Self::of_host(settings, &host, &boot).map(Some)
+    }
+
+    /// Of a host: its files have its name, and that of its boot.
+    pub fn of_host(settings: &EvidenceSettings, host: &str, boot_id: &str) -> io::Result<Self> {
         let first = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
-        let owner = Owner::new(&host, &boot);
+        let owner = Owner::new(host, boot_id);
         let store = Store::new(settings.directory.clone(), owner, first, settings.max_bytes);
-        Ok(Some(Self::over(Spool::new(settings.interval_minutes, writer(store)?))))
+        Ok(Self::over(Spool::new(settings.interval_minutes, writer(store)?)))
     }
 
     fn over(spool: Spool) -> Self {
@@ -95,7 +100,7 @@ impl Evidence {
     }
 
     /// The bundle of a failed request was written.
-    pub(super) fn bundle(&mut self, pid: u32, request: u64, name: String) {
+    pub fn bundle(&mut self, pid: u32, request: u64, name: String) {
         if self.bundles.len() >= MAX_BUNDLES {
             self.bundles.pop_front();
         }
@@ -103,7 +108,7 @@ impl Evidence {
     }
 
     /// Takes minutes that have ended. `targets`: processes that have rows. `lost`: records, ever. `level`: up to now.
-    pub(super) fn take(&mut self, minutes: Minutes, targets: &BTreeMap<u32, Target>, lost: u64, level: i32) {
+    pub fn take(&mut self, minutes: Minutes, targets: &BTreeMap<u32, Target>, lost: u64, level: i32) {
         self.dropped_rows = minutes.dropped_rows;
         self.level = self.level.max(level);
         if minutes.ready.is_empty() {
@@ -151,7 +156,7 @@ impl Evidence {
     }
 
     /// Has files written that are due. Gives a message where that begins to fail, or succeeds again.
-    pub(super) fn work(&mut self, now_minute: u32, now: Instant) -> Option<String> {
+    pub fn work(&mut self, now_minute: u32, now: Instant) -> Option<String> {
         let mut message = None;
         for result in self.spool.work(now_minute, now) {
             let was_failing = std::mem::replace(&mut self.is_failing, result.is_err());
@@ -168,7 +173,7 @@ impl Evidence {
     }
 
     /// Writes what is left.
-    pub(super) fn finish(&mut self) -> Option<String> {
+    pub fn finish(&mut self) -> Option<String> {
         let error = self.spool.finish(LONGEST_END)?;
         let rows = self.spool.counts.dropped_rows;
         Some(format!("the last evidence is not written ({error}); rows dropped in all: {rows}"))
