@@ -106,8 +106,23 @@ pub struct PoolStatus {
     pub live_bytes: u64,
     /// What the pool says beyond what is known by place.
     pub untracked_bytes: u64,
+    /// How fast its live bytes grow, over up to an hour; unknown for the first ten minutes.
+    #[serde(default)]
+    pub growth_bytes_per_second: Option<f64>,
+    /// The place that holds most.
+    #[serde(default)]
+    pub largest: Option<LargestPlace>,
     /// Places that grow, the fastest first.
     pub growing: Vec<GrowingPlace>,
+}
+
+/// The place that holds most of a pool.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct LargestPlace {
+    /// The innermost frame of the user's code, or the size of its blocks.
+    pub place: String,
+    /// What it holds.
+    pub live_bytes: u64,
 }
 
 /// A place that grows.

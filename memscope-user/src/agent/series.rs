@@ -262,6 +262,14 @@ impl Series {
         places.into_iter().take(most).map(|(place, sum)| (place, sum.clone())).collect()
     }
 
+    /// The place that holds most, with its bytes.
+    #[must_use]
+    pub fn largest_place(&self) -> Option<(Place, u64)> {
+        let live = self.by_place.iter().filter(|(_, sum)| sum.live_bytes > 0);
+        let largest = live.max_by_key(|(place, sum)| (sum.live_bytes, std::cmp::Reverse(**place)));
+        largest.map(|(place, sum)| (*place, sum.live_bytes))
+    }
+
     /// Where a block was allocated, if that place is kept apart.
     pub(super) fn place_of(&self, block: &Block) -> Option<Place> {
         let place = Place::of(block);

@@ -1,5 +1,7 @@
 //! `agent`: being the node agent, or asking the one that runs.
 
+mod top;
+
 use std::{fmt::Write as _, path::Path, process::ExitCode};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -23,6 +25,7 @@ pub(super) fn run(args: &AgentArgs) -> ExitCode {
     let done = match &args.command {
         None => be(args),
         Some(AgentCommand::Status(args)) => status(args),
+        Some(AgentCommand::Top(args)) => top::run(args),
         Some(AgentCommand::Capture(args)) => capture(args),
     };
     match done {
@@ -66,15 +69,20 @@ fn ask(socket: &Path, request: &Request, mut took: impl FnMut(Answer) -> Result<
     result
 }
 
-fn status(args: &AgentStatusArgs) -> Result<()> {
+/// How the agent is.
+fn ask_status(socket: &Path) -> Result<Box<Status>> {
     let mut found = None;
-    ask(&args.socket, &Request::Status {}, |answer| {
+    ask(socket, &Request::Status {}, |answer| {
         if let Answer::Status(status) = answer {
             found = Some(status);
         }
         Ok(())
     })?;
-    let Some(status) = found else { bail!("the agent gave no answer") };
+    found.context("the agent gave no answer")
+}
+
+fn status(args: &AgentStatusArgs) -> Result<()> {
+    let status = ask_status(&args.socket)?;
     let text = if args.json { serde_json::to_string_pretty(&status)? + "\n" } else { status_text(&status) };
     let style = if args.json { crate::printable::Style::Json } else { crate::printable::Style::Text };
     terminal::print_as(style, None, |out| out.write_all(text.as_bytes())).context("cannot print the status")
@@ -105,7 +113,7 @@ fn process_text(process: &ProcessStatus, text: &mut String) {
     let place = place.collect::<Vec<_>>().join("/");
     // Memory takes everything.
     let _ = writeln!(text, "\n{pid} {command} {place}");
-    for PoolStatus { device, pool, live_bytes, untracked_bytes, growing } in pools {
+    for PoolStatus { device, pool, live_bytes, untracked_bytes, growing, .. } in pools {
         let more = if *untracked_bytes > 0 {
             format!(", {} not known by place", size(*untracked_bytes))
         } else {
@@ -161,6 +169,8 @@ mod tests {
             pool: "PTA".into(),
             live_bytes: 2 << 20,
             untracked_bytes: 1 << 20,
+            growth_bytes_per_second: None,
+            largest: None,
             growing: vec![growing],
         };
         let process = ProcessStatus {

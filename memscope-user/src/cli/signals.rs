@@ -78,10 +78,15 @@ impl Signals {
     }
 
     pub(super) fn new() -> io::Result<Self> {
-        let fd = SignalFd::with_flags(&Self::set(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        let fd = Self::without_runtime()?;
         // SAFETY: `SignalFd` owns its descriptor for as long as it lives and never hands out another one.
         let fd = unsafe { AsyncFd::register(fd) }?;
         Ok(Self { fd })
+    }
+
+    /// The blocked signals, for a loop that looks for them itself.
+    pub(super) fn without_runtime() -> io::Result<SignalFd> {
+        Ok(SignalFd::with_flags(&Self::set(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
     }
 
     fn set() -> SigSet {

@@ -1,12 +1,14 @@
 //! The node agent: whom it finds, and its numbers against the journal of the simulated libraries.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::process::Command;
 
 use memscope_tests::checkers::page::Page;
 use memscope_tests::harness::agent::{Agent, named, own_name, waiting};
 use memscope_tests::harness::expect::truth;
 use memscope_tests::harness::rows::Rows;
-use memscope_tests::harness::tracer::{Folder, Target, workload_path};
+use memscope_tests::harness::tracer::{Folder, Target, tracer_path, workload_path};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -116,4 +118,91 @@ fn running_processes_are_found_and_captured() {
     other.assert_unharmed();
     agent.end();
     target.assert_unharmed();
+}
+
+/// Bytes of live blocks, and of the size that holds most of them.
+fn live_and_largest(sizes: impl Iterator<Item = u64>) -> (u64, u64) {
+    let mut by_size: BTreeMap<u64, u64> = BTreeMap::new();
+    sizes.for_each(|size| *by_size.entry(size).or_default() += size);
+    (by_size.values().sum(), by_size.values().copied().max().unwrap_or_default())
+}
+
+/// `agent top` of two processes that hold memory and do nothing: live bytes and the largest place are those of their journals, by process and
+/// by device. Without a terminal it is one table; an agent that is not there is one sentence.
+#[test]
+fn top_agrees_with_the_journal() {
+    let name = own_name("atop");
+    // Without stacks a place is a size.
+    let agent = Agent::start_with(&name, "[stacks]\nnative = 0\npython = 0\n");
+    let targets = ["3", "1"].map(|hold| {
+        let target = waiting(&name, "pool", &["--hold", hold, "--size", "30000000", "--serve", "--idle"]);
+        let _ = agent.wait_for_page("the process", |page| {
+            page.count("memscope_process_info", &[("process_id", &target.pid().to_string())]) == Some(1)
+        });
+        fs::write(target.folder.path().join("go"), "\n").expect("it reads");
+        // The shell was the first.
+        let _ = target.ready(2);
+        target
+    });
+    let mut expected: BTreeMap<(u64, &str), (u64, u64)> = BTreeMap::new();
+    for target in &targets {
+        let (journal, pid) = (target.folder.journal(), target.pid());
+        let entries = &journal.by_process()[&pid];
+        let driver = live_and_largest(truth(entries, false).held.iter().map(|block| block.size));
+        let pool = live_and_largest(pool_blocks(entries).into_values());
+        assert!(driver.0 > 0 && pool.0 > 0, "{driver:?} {pool:?}");
+        let _ = agent.wait_for_page("what it holds", |page| {
+            let of = |layer| {
+                let labels = [("process_id", &*pid.to_string()), ("layer", layer)];
+                page.count("memscope_process_memory_bytes", &labels)
+            };
+            (of("hal"), of("pool")) == (Some(driver.0), Some(pool.0))
+        });
+        expected.insert((pid.into(), "HAL"), driver);
+        expected.insert((pid.into(), "PTA"), pool);
+    }
+
+    let table = |by: &str| -> Value {
+        let output = agent.ask(&["top", "--json", "--by", by]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let number = |value: &Value| value.as_u64().expect("a number");
+    let found = table("process");
+    let mut seen = BTreeMap::new();
+    for row in found["rows"].as_array().expect("rows") {
+        let (pool, pid) = (row["pool"].as_str().expect("a pool"), number(&row["pid"]));
+        if ["HAL", "PTA"].contains(&pool) {
+            assert_eq!((&row["device"], &row["growth_bytes_per_second"]), (&"npu:0".into(), &Value::Null), "{row:#}");
+            seen.insert((pid, pool), (number(&row["live_bytes"]), number(&row["largest"]["live_bytes"])));
+        }
+    }
+    assert_eq!(seen, expected, "{found:#}");
+    let found = table("device");
+    for pool in ["HAL", "PTA"] {
+        let of_pool: Vec<_> = expected.iter().filter(|((_, of), _)| *of == pool).map(|(_, figures)| *figures).collect();
+        let rows = found["rows"].as_array().expect("rows");
+        let row = rows.iter().find(|row| row["pool"] == pool).unwrap_or_else(|| panic!("{pool}: {found:#}"));
+        let [live, largest] = [&row["live_bytes"], &row["largest"]["live_bytes"]].map(number);
+        assert_eq!(live, of_pool.iter().map(|(live, _)| live).sum::<u64>());
+        assert_eq!(Some(largest), of_pool.iter().map(|(_, largest)| *largest).max());
+        assert_eq!(row["processes"], 2, "{row:#}");
+    }
+
+    let text = agent.ask(&["top", "--by", "process"]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    for target in &targets {
+        assert!(text.contains(&format!("{} {name}", target.pid())), "{text}");
+    }
+    assert!(text.lines().nth(1).is_some_and(|titles| titles.starts_with("DEVICE")), "{text}");
+    for mut target in targets {
+        target.signal(Signal::SIGTERM);
+        assert!(target.wait().success());
+    }
+    let socket = agent.socket();
+    agent.end();
+    let asked = Command::new(tracer_path()).args(["agent", "top", "--socket"]).arg(socket).output().expect("it runs");
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(!asked.status.success() && said.contains("cannot ask the agent at"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
 }

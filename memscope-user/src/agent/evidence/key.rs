@@ -29,20 +29,28 @@ impl PlaceText {
     pub fn of(place: &Place) -> Self {
         let Some(stack) = place.stacks.best() else {
             let key = key_of("size", &place.size_bytes.to_string());
-            return Self { key, kind: "size", place: format!("{} B", place.size_bytes), frames: String::new() };
+            return Self { key, kind: "size", place: short(place), frames: String::new() };
         };
         let kind = if Some(stack) == place.stacks.python { "python" } else { "native" };
         let frames: Vec<String> = stack.frames().iter().map(|frame| lasting(frame)).collect();
         let mut frames = frames.join("\n");
         let key = key_of(kind, &frames);
         frames.truncate(frames.floor_char_boundary(MAX_FRAMES_BYTES));
-        let own = user_frames::of(place.stacks, 1).pop();
-        let place = own.map_or_else(String::new, |UserFrame { at, function }| match function.as_str() {
-            "" => lasting(&at),
-            function => format!("{at} {function}"),
-        });
-        Self { key, kind, place, frames }
+        Self { key, kind, place: short(place), frames }
     }
+}
+
+/// A place in short: the innermost frame of the user's code, or the size.
+#[must_use]
+pub fn short(place: &Place) -> String {
+    if place.stacks.best().is_none() {
+        return format!("{} B", place.size_bytes);
+    }
+    let own = user_frames::of(place.stacks, 1).pop();
+    own.map_or_else(String::new, |UserFrame { at, function }| match function.as_str() {
+        "" => lasting(&at),
+        function => format!("{at} {function}"),
+    })
 }
 
 /// The first 64 bits of SHA-256 over the kind and, on lines of their own, the frames; signed, since some engines have no unsigned numbers.

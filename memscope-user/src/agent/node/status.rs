@@ -6,7 +6,8 @@ use super::Node;
 use crate::{
     agent::{
         books::Account,
-        control::{GrowingPlace, PoolStatus, ProcessStatus, Status},
+        control::{GrowingPlace, LargestPlace, PoolStatus, ProcessStatus, Status},
+        evidence::key,
         source::Source,
     },
     model::Stack,
@@ -53,6 +54,10 @@ impl<S: Source> Node<S> {
                 pool: key.pool.event_type().to_owned(),
                 live_bytes: series.live_bytes,
                 untracked_bytes: series.untracked_bytes(),
+                growth_bytes_per_second: series.growth(),
+                largest: series
+                    .largest_place()
+                    .map(|(place, live_bytes)| LargestPlace { place: key::short(&place), live_bytes }),
                 growing: growing.collect(),
             });
         }

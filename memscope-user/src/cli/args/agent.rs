@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::{agent::DEFAULT_SOCKET, cli::values};
 
@@ -29,6 +29,8 @@ pub(in crate::cli) struct AgentArgs {
 pub(in crate::cli) enum AgentCommand {
     /// Show how the agent is, and whom it traces.
     Status(AgentStatusArgs),
+    /// Show who holds the memory of this machine: live, or once where stdout is no terminal.
+    Top(AgentTopArgs),
     /// Have a process or a pod traced in full for a while; the agent goes on meanwhile.
     Capture(AgentCaptureArgs),
 }
@@ -42,6 +44,35 @@ pub(in crate::cli) struct AgentStatusArgs {
     /// One JSON object on stdout.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `agent top`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct AgentTopArgs {
+    /// Where the agent listens.
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+    /// What a row is of, beside device and pool.
+    #[arg(long, value_enum, default_value_t)]
+    pub by: By,
+    /// One table as text, also on a terminal.
+    #[arg(long)]
+    pub once: bool,
+    /// One JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What is counted together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum By {
+    /// All processes of a pod.
+    Pod,
+    /// A process.
+    #[default]
+    Process,
+    /// All processes of a device.
+    Device,
 }
 
 /// `agent capture`.

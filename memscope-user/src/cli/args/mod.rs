@@ -23,7 +23,7 @@ use crate::{
     daemon::listen::DEFAULT_SOCKET,
 };
 
-pub(in crate::cli) use self::agent::{AgentArgs, AgentCaptureArgs, AgentCommand, AgentStatusArgs};
+pub(in crate::cli) use self::agent::{AgentArgs, AgentCaptureArgs, AgentCommand, AgentStatusArgs, AgentTopArgs, By};
 pub(in crate::cli) use self::collect::{CollectArgs, CollectMode, LogLevel, ReportKind};
 pub(in crate::cli) use self::files::{
     CompareArgs, DecomposeArgs, DiffArgs, ExportArgs, ExportAt, ExportFormat, ExportStack, FileArgs, HtmlArgs,

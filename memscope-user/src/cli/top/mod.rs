@@ -2,7 +2,7 @@
 
 mod listen;
 mod report;
-mod terminal;
+pub(super) mod terminal;
 
 use std::{io, process::ExitCode, sync::Arc, thread, time::Duration};
 

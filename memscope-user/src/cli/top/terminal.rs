@@ -9,12 +9,14 @@ use std::{
 
 use ratatui::{
     backend::CrosstermBackend,
+    buffer::Buffer,
     crossterm::{
         cursor::{Hide, Show},
         event::{self, Event, KeyCode, KeyEventKind, KeyModifiers},
         execute,
         terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode},
     },
+    layout::Rect,
 };
 
 use crate::{
@@ -27,7 +29,7 @@ static IS_SCREEN: AtomicBool = AtomicBool::new(false);
 
 /// A key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(in crate::cli) enum Key {
     /// One that the screen knows.
     Input(Input),
     /// Ctrl-C, which is a key here and no signal.
@@ -36,16 +38,16 @@ pub(super) enum Key {
 
 /// A screen; dropping it gives the terminal back.
 #[derive(Debug)]
-pub(super) struct Terminal(ratatui::Terminal<CrosstermBackend<Stdout>>);
+pub(in crate::cli) struct Terminal(ratatui::Terminal<CrosstermBackend<Stdout>>);
 
 /// Whether stdin is a terminal, so that keys can be pressed.
-pub(super) fn has_keys() -> bool {
+pub(in crate::cli) fn has_keys() -> bool {
     io::stdin().is_terminal()
 }
 
 impl Terminal {
     /// Makes the terminal a screen.
-    pub(super) fn open() -> io::Result<Self> {
+    pub(in crate::cli) fn open() -> io::Result<Self> {
         give_back_before_panics();
         IS_SCREEN.store(true, Ordering::SeqCst);
         let begin = || {
@@ -58,12 +60,17 @@ impl Terminal {
 
     /// Draws what has changed.
     pub(super) fn draw(&mut self, state: &State, view: &View) -> io::Result<()> {
-        self.0.draw(|frame| top::draw(state, view, frame.area(), frame.buffer_mut()))?;
+        self.draw_by(|area, buffer| top::draw(state, view, area, buffer))
+    }
+
+    /// The same of another screen.
+    pub(in crate::cli) fn draw_by(&mut self, draw: impl FnOnce(Rect, &mut Buffer)) -> io::Result<()> {
+        self.0.draw(|frame| draw(frame.area(), frame.buffer_mut()))?;
         Ok(())
     }
 
     /// Waits for a key, at most this long. Another size of the screen ends the wait, too.
-    pub(super) fn key(time: Duration) -> io::Result<Option<Key>> {
+    pub(in crate::cli) fn key(time: Duration) -> io::Result<Option<Key>> {
         if !event::poll(time)? {
             return Ok(None);
         }
