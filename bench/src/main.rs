@@ -2,6 +2,7 @@
 
 mod attached;
 mod attaches;
+mod evidence;
 mod files;
 mod habits;
 mod heap;
@@ -45,9 +46,13 @@ fn run(words: &[&str]) -> Result<bool> {
         ["sizes", tool] => sizes::run(tool),
         ["report", folder] => sizes::pages(folder),
         ["whatif"] => whatif::run(),
+        ["evidence", folder, hosts] => evidence::run(folder.as_ref(), hosts.parse()?).map(|()| true),
         ["case", case @ ..] => sizes::case(case).map(|()| true),
         _ => {
-            bail!("usage: memscope-bench leaks [details [SEEDS]], sizes PATH_OF_MEMSCOPE_BPF, report FOLDER, or whatif")
+            bail!(
+                "usage: memscope-bench leaks [details [SEEDS]], sizes PATH_OF_MEMSCOPE_BPF, report FOLDER, whatif, or \
+                 evidence FOLDER HOSTS"
+            )
         }
     }
 }
