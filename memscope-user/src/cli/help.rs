@@ -39,6 +39,7 @@ const GROUPS: [Group; 5] = [
             ("whatif", "Other pool settings, or a smaller card: does it fit?"),
             ("advise", "Pool settings that serve a run better"),
             ("forecast", "When memory will be full"),
+            ("fleet", "Evidence of many node agents: which rank leaks, who holds most"),
             ("compare", "Two runs, operator by operator or kernel by kernel"),
         ],
     ),
@@ -65,8 +66,7 @@ const GROUPS: [Group; 5] = [
 /// Template of the help without a command.
 pub(super) fn top_level() -> String {
     let mut text = "\
-Find out who holds Ascend NPU memory: leaks, out-of-memory, peaks, fragmentation,
-by call stack. No restart, no preload, no code change.
+Find out who holds Ascend NPU memory, and at which call. No restart, no code change.
 
 Usage: memscope-bpf COMMAND [OPTIONS]
        memscope-bpf -p PID [OPTIONS]         the same as `attach PID`

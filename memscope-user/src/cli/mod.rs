@@ -13,6 +13,7 @@ mod doctor;
 mod explain;
 mod export;
 mod file_size;
+mod fleet;
 mod forecast;
 mod heap;
 mod help;
@@ -112,6 +113,7 @@ fn of_command(command: Command) -> ExitCode {
         Command::Export(args) => runs::on(args, |args| &mut args.files, export::run),
         Command::Holders(args) => holders::run(&args),
         Command::Agent(args) => agent::run(&args),
+        Command::Fleet(args) => fleet::run(&args),
         Command::Daemon(args) => daemon::run(&args),
         Command::DaemonTracer(args) => daemon::trace(args),
         Command::Doctor(doctor) => doctor::run(&doctor),

@@ -57,6 +57,11 @@ pub(super) const OF_HOLDERS: &str = "Examples:
   sudo memscope-bpf holders --pid 1234                      all of the pool, by variable
   sudo memscope-bpf holders --pid 1234 --growing            of what grows";
 
+/// Examples of `fleet`.
+pub(super) const FLEET: &str = "Examples:
+  memscope-bpf fleet evidence_gaps --from /data/evidence    how far answers can be trusted
+  memscope-bpf fleet leak_by_rank --from /data/evidence --days 2026-11-20";
+
 /// Examples of `top`.
 pub(super) const TOP: &str = "Examples:
   sudo memscope-bpf top 1234                                the screen; h shows its keys

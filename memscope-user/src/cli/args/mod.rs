@@ -16,6 +16,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::{
     cli::{
         ask::Ask,
+        fleet::FleetArgs,
         forecast::ForecastArgs,
         values,
         whatif::{AdviseArgs, WhatIfArgs},
@@ -143,6 +144,9 @@ pub(in crate::cli) enum Command {
     Export(ExportArgs),
     /// Trace all processes of this machine that use Ascend memory, always, within a budget, and publish numbers.
     Agent(AgentArgs),
+    /// Ask the evidence of many node agents: which rank leaks, who was out of memory, who holds most.
+    #[command(after_help = help_texts::FLEET)]
+    Fleet(FleetArgs),
     /// Trace unprivileged Python scripts on request.
     Daemon(DaemonArgs),
     /// Check this machine or a process: what works, what does not, how to fix it.
