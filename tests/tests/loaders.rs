@@ -3,6 +3,8 @@
 
 #[path = "loaders/fleet.rs"]
 mod fleet;
+#[path = "loaders/live_agent.rs"]
+mod live_agent;
 #[path = "browser/run.rs"]
 mod run;
 

@@ -159,11 +159,17 @@ pub fn named(program: &Path, name: &str, folder: &Folder) -> Command {
 /// A workload that begins when its pipe is written to; until then it is a shell of this name, which maps the libraries.
 #[must_use]
 pub fn waiting(name: &str, workload: &str, arguments: &[&str]) -> Target {
+    waiting_with(name, workload, arguments, &[])
+}
+
+/// The same with variables of the environment, which the shell has, too.
+#[must_use]
+pub fn waiting_with(name: &str, workload: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Target {
     let folder = Folder::new();
     mkfifo(&folder.path().join("go"), Mode::S_IRWXU).expect("a pipe");
     let libraries = ["libascend_hal.so", "libruntime.so", "libascendcl.so", "libms_tools_ext.so", "libtorch_npu.so"];
     let mut command = named(Path::new("/bin/bash"), name, &folder);
-    command.env("LD_PRELOAD", libraries.join(" "));
+    command.env("LD_PRELOAD", libraries.join(" ")).envs(variables.iter().copied());
     command
         .args(["-c", "echo ready $$; read go < go; exec \"$@\"", "bash"])
         .arg(workload_path(workload))
