@@ -110,6 +110,21 @@ fn queries_of_a_fleet() {
     assert!(output.status.success() && count > Some(40), "{said}");
 }
 
+/// The agent's manifests are what Kubernetes 1.25 and 1.37 know, to the last field (`tests/loaders/manifests.py`); a misspelled one is refused.
+#[test]
+fn manifests_fit_their_schemas() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/agent/kubernetes");
+    let found = by_script("manifests.py", &[&folder]);
+    let kinds = ["ConfigMap", "DaemonSet", "Namespace", "NetworkPolicy"];
+    let expected = [
+        ["ConfigMap", "memscope-agent"],
+        ["DaemonSet", "memscope-agent"],
+        ["Namespace", "memscope"],
+        ["NetworkPolicy", "memscope-agent"],
+    ];
+    assert_eq!((&found["found"], &found["refused"]), (&json!(expected), &json!(kinds)));
+}
+
 fn by_script(script: &str, arguments: &[&Path]) -> Value {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("loaders").join(script);
     let read =
