@@ -134,3 +134,65 @@ fn killed_agent_leaves_whole_files() {
     let pids: BTreeSet<i64> = rows(directory, "place_minute").iter().map(|row| number(row, "pid")).collect();
     assert_eq!(pids, [i64::from(pid)].into());
 }
+
+/// 64 processes on two devices each, at once: each has its own rows, and all sums are those of the 64 journals.
+#[test]
+fn many_processes_on_two_devices() {
+    const PROCESSES: u64 = 64;
+    let name = own_name("many");
+    let evidence = Folder::new();
+    let directory = evidence.path();
+    let agent = Agent::start_with(&name, &format!("[evidence]\ndirectory = \"{}\"\n", directory.display()));
+    // A different number of blocks, and another size, for each.
+    let start = |number: u64| {
+        let (blocks, size) = ((5 + number % 7).to_string(), (65_536 + 4096 * number).to_string());
+        let arguments: &[&str] = if number % 2 == 0 { &["--leak"] } else { &[] };
+        waiting(&name, "devices", &[&["--blocks", &blocks, "--size", &size], arguments].concat())
+    };
+    let mut targets: Vec<_> = (0..PROCESSES).map(start).collect();
+    let _ = agent.wait_for_processes(PROCESSES);
+    for target in &targets {
+        fs::write(target.folder.path().join("go"), "\n").expect("it reads");
+    }
+    assert!(targets.iter_mut().all(|target| target.wait().success()));
+    let page = agent.wait_for_processes(0);
+    assert_eq!(page.count("memscope_events_lost_total", &[]), Some(0));
+    assert_eq!(page.count("memscope_agent_evidence_dropped_rows_total", &[]), Some(0));
+    agent.end();
+
+    let (places, pools) = (rows(directory, "place_minute"), rows(directory, "device_minute"));
+    // Of a device: allocations, their bytes, frees, their bytes.
+    let mut all = BTreeMap::from([(0_i64, [0_u64; 4]), (1, [0; 4])]);
+    for target in &targets {
+        let journal = target.folder.journal();
+        let truth = truth(&journal.by_process()[&target.pid()], false);
+        for (device, sums) in &mut all {
+            let is_of = |row: &&&Cells| number(row, "device_id") == *device;
+            let device = device.to_string();
+            let (of_places, of_pools) = (of_layer(&places, target.pid(), "hal"), of_layer(&pools, target.pid(), "hal"));
+            let of_places: Vec<&Cells> = of_places.iter().filter(is_of).copied().collect();
+            let of_pools: Vec<&Cells> = of_pools.iter().filter(is_of).copied().collect();
+            let calls = |is_alloc| {
+                let calls = truth.calls.iter().filter(move |call| call.is_alloc == is_alloc);
+                calls.filter(|call| call.block.device == device).map(|call| call.block.size).collect::<Vec<u64>>()
+            };
+            let (allocated, freed) = (calls(true), calls(false));
+            assert!(allocated.len() > 5, "the device was used: {allocated:?}");
+            let expected =
+                [allocated.len() as u64, allocated.iter().sum(), freed.len() as u64, freed.iter().sum::<u64>()];
+            let columns = ["allocations", "allocated_bytes", "frees", "freed_bytes"];
+            assert_eq!(columns.map(|name| sum(of_places.iter().copied(), name)), expected);
+            assert_eq!(sum(of_pools.iter().copied(), "allocations"), expected[0]);
+            let held: u64 = truth.held.iter().filter(|block| block.device == device).map(|block| block.size).sum();
+            assert_eq!(sum(of_last_minute(&of_pools), "live_bytes"), held);
+            sums.iter_mut().zip(expected).for_each(|(sum, of_process)| *sum += of_process);
+        }
+    }
+    for (device, sums) in all {
+        let names = ["allocations", "allocated_bytes", "frees", "freed_bytes"];
+        let on_page = names.map(|name| {
+            page.count(&format!("memscope_{name}_total"), &[("layer", "hal"), ("id", &device.to_string())]).unwrap_or(0)
+        });
+        assert_eq!(on_page, sums, "device {device}");
+    }
+}
