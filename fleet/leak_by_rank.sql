@@ -35,7 +35,12 @@ series as (
         count(*) as minutes,
         min(epoch_minute) as first_minute,
         max(epoch_minute) as last_minute,
-        coalesce(regr_slope(cast(live_bytes as double), cast(epoch_minute as double)), 0) as slope,
+        -- A single minute has none: DuckDB says NaN there.
+        case
+            when min(epoch_minute) < max(epoch_minute)
+                then coalesce(regr_slope(cast(live_bytes as double), cast(epoch_minute as double)), 0)
+            else 0
+        end as slope,
         max(live_blocks) - min(live_blocks) as added_blocks,
         max(level) as level
     from place_minute

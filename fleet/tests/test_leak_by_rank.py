@@ -52,6 +52,8 @@ class LeakByRank(QueryTest, unittest.TestCase):
         for rank in range(3):
             evidence.hold(hour, 7 * MIB, job="quiet", rank=rank, pid=900 + rank, level=2)
         evidence.hold(range(5), 7 * MIB, job="new", rank=0, pid=950)
+        # A slope of one minute is NaN in DuckDB, which is above all numbers there.
+        evidence.hold([7], 7 * MIB, job="moment", rank=0, pid=955)
         # It frees all of it at its end.
         for rank in range(3):
             evidence.hold(range(61), lambda minute: 0 if minute == 60 else leak(minute), job="ended", rank=rank, pid=960 + rank)
@@ -86,6 +88,7 @@ class LeakByRank(QueryTest, unittest.TestCase):
         self.of_job("single", columns, [("not judged", "fewer than 3 ranks", 0, MIB, 60)])
         self.of_job("short", columns, [("not judged", "fewer than 30 minutes", 0, MIB, 20)])
         self.of_job("new", columns, [("not judged", "fewer than 30 minutes", None, None, 5)])
+        self.of_job("moment", columns, [("not judged", "fewer than 30 minutes", None, None, 1)])
 
     def test_unknown_ranks(self):
         self.of_job("unknown", "verdict rank pid robust_z ranks", [("found", -1, 501, 128.0, 3)])
