@@ -39,6 +39,9 @@ pub(in crate::analyses) struct PoolAccount {
     pub(in crate::analyses) inside: u128,
     pub(in crate::analyses) nested: u128,
     pub(in crate::analyses) handed: Sum,
+    /// Blocks of other pools that hold this pool's blocks, and how much of them has driver memory behind it.
+    pub(in crate::analyses) borrowed: Sum,
+    pub(in crate::analyses) borrowed_backed: u128,
     /// The pool's last figures: handed out, reserved.
     pub(in crate::analyses) reported: Option<(u64, u64)>,
 }

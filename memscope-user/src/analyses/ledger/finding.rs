@@ -97,6 +97,16 @@ pub enum Item {
         /// The pool.
         pool: Pool,
     },
+    /// Blocks of another pool that hold this pool's blocks, with driver memory behind them.
+    SegmentsNested {
+        /// The pool.
+        pool: Pool,
+    },
+    /// Such blocks without driver memory: it was given back, and they stayed.
+    SegmentsElsewhere {
+        /// The pool.
+        pool: Pool,
+    },
     /// Bytes beyond that by the pool's own figure.
     SegmentsOlder {
         /// The pool.
@@ -143,6 +153,10 @@ impl Item {
             Self::PoolNotCounted { .. } => "the blocks here less that figure: their frees were not seen",
             Self::PoolOwnReserved { .. } => "the pool's own figure in its last report, which may be out of date",
             Self::PoolSegments { .. } => "blocks of the driver that the pool was seen to hold",
+            Self::SegmentsNested { .. } => "blocks of another pool that this pool hands out parts of",
+            Self::SegmentsElsewhere { .. } => {
+                "such blocks, where no block of the driver was seen: older than the trace, or asleep"
+            }
             Self::SegmentsOlder { .. } => {
                 "the pool's own figure less those blocks: older than the trace, or given back since the report"
             }

@@ -39,6 +39,8 @@ pub(in crate::analyses) struct Memory {
     pools: Vec<Pool>,
     /// Blocks of pools.
     handed: BTreeMap<(Pool, u64), Handed>,
+    /// Those of them that another pool has blocks in: its segments.
+    borrowed: BTreeMap<(Pool, u64), Borrowed>,
     /// Changes of the pools' memory, if an analysis follows it.
     shifts: Option<Vec<Shift>>,
 }
@@ -58,6 +60,16 @@ struct Handed {
     allocation_id: u64,
     device: Device,
     size_bytes: u64,
+}
+
+/// A pool's block that another pool has blocks in.
+#[derive(Clone, Copy, Debug)]
+struct Borrowed {
+    /// That pool, and the device that it is on.
+    by: (Device, Pool),
+    size_bytes: u64,
+    /// Bytes with driver memory behind them.
+    backed: u128,
 }
 
 /// Whether a block is allocated or freed.
@@ -247,11 +259,46 @@ impl Memory {
         let device = self.account_of(block.device);
         self.account(device).pool(pool).handed.add(size_bytes);
         self.handed.insert((pool, addr), Handed { allocation_id, device, size_bytes });
+        let mut is_own = false;
         for start in self.spans_at(&place) {
             self.claim(start, pool);
             self.fill(start, (pool, addr), Change::Comes);
+            is_own |= self.owner_at(start) == Some(pool);
+        }
+        if !is_own {
+            self.borrow(device, pool, &place);
         }
         self.grown();
+    }
+
+    /// A pool hands out a place that no driver block of its own is behind: the block of another pool that holds it, the smallest
+    /// of several, is its segment from here on.
+    fn borrow(&mut self, device: Device, pool: Pool, place: &Range<u64>) {
+        let holder = |other: &Pool| {
+            let (key, handed) = self.handed.range((*other, 0)..=(*other, place.start)).next_back()?;
+            (place.end <= range(key.1, handed.size_bytes).end).then_some((handed.size_bytes, *key))
+        };
+        let Some((size_bytes, key)) = self.pools.iter().filter(|other| **other != pool).filter_map(holder).min() else {
+            return;
+        };
+        if self.borrowed.contains_key(&key) {
+            return;
+        }
+        let block = range(key.1, size_bytes);
+        let behind = |start: u64| {
+            let part = common(&block, &range(start, self.spans.get(&start).map_or(0, |span| span.size_bytes)));
+            u128::from(part.end.saturating_sub(part.start))
+        };
+        let backed = self.spans_at(&block).into_iter().map(behind).sum();
+        self.borrowed.insert(key, Borrowed { by: (device, pool), size_bytes, backed });
+        let account = self.account(device).pool(pool);
+        account.borrowed.add(size_bytes);
+        account.borrowed_backed += backed;
+    }
+
+    /// The pool that the memory behind a span belongs to.
+    fn owner_at(&self, start: u64) -> Option<Pool> {
+        self.segments.get(&self.spans.get(&start)?.block())?.owner()
     }
 
     /// The program gives it back.
@@ -334,6 +381,22 @@ impl Memory {
         (inside, nested, pools().map(|pool| pool.handed.size_bytes).sum::<u128>() - inside - nested)
     }
 
+    /// Whether each pool's block that another pool has blocks in is live, and its driver memory is counted right.
+    #[cfg(test)]
+    pub(super) fn borrowed_is_right(&self) -> bool {
+        let is_right = |(key, borrowed): (&(Pool, u64), &Borrowed)| {
+            let size_bytes = self.handed.get(key).map(|handed| handed.size_bytes);
+            let is_backed =
+                |at: &u64| self.spans.iter().any(|(start, span)| range(*start, span.size_bytes).contains(at));
+            let backed = range(key.1, borrowed.size_bytes).filter(is_backed).count();
+            size_bytes == Some(borrowed.size_bytes) && borrowed.backed == backed as u128
+        };
+        let sums = self.pools().map(|(.., sums)| (sums.borrowed.size_bytes, sums.borrowed_backed));
+        let sums = sums.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let blocks = self.borrowed.values().map(|one| (u128::from(one.size_bytes), one.backed));
+        self.borrowed.iter().all(is_right) && sums == blocks.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+
     fn account_of(&self, device: Device) -> Device {
         let known = self.accounts.len() < MAX_DEVICES || self.accounts.contains_key(&device);
         if known { device } else { Device::None }
@@ -380,7 +443,9 @@ impl Memory {
     fn claim_or_fill(&mut self, start: u64, size_bytes: u64) {
         let handed = self.handed_of_all_at(&range(start, size_bytes));
         let owner = self.reservation_at(start).and_then(|(_, reservation)| reservation.owner);
-        if let Some(pool) = owner.or_else(|| handed.first().map(|(pool, _)| *pool)) {
+        // Memory that comes back is the pool's again whose blocks hold the other's.
+        let first = handed.iter().find(|key| self.borrowed.contains_key(*key)).or(handed.first());
+        if let Some(pool) = owner.or_else(|| first.map(|(pool, _)| *pool)) {
             self.claim(start, pool);
         }
         for key in handed {
@@ -425,6 +490,11 @@ impl Memory {
         }
         self.handed.remove(&(pool, addr));
         self.account(device).pool(pool).handed.take(size_bytes);
+        if let Some(Borrowed { by: (device, pool), size_bytes, backed }) = self.borrowed.remove(&(pool, addr)) {
+            let account = self.account(device).pool(pool);
+            account.borrowed.take(size_bytes);
+            Change::Goes.apply(&mut account.borrowed_backed, backed);
+        }
     }
 
     /// Starts of the spans that overlap `place`.
@@ -511,10 +581,15 @@ impl Memory {
 
     /// A pool's block is allocated in the memory behind a span, or freed.
     fn fill(&mut self, start: u64, key: (Pool, u64), change: Change) {
-        let (Some(span), Some(handed)) = (self.spans.get(&start), self.handed.get(&key)) else { return };
+        let (Some(span), Some(handed)) = (self.spans.get(&start).copied(), self.handed.get(&key)) else { return };
         let place = common(&range(start, span.size_bytes), &range(key.1, handed.size_bytes));
         let bytes = u128::from(place.end.saturating_sub(place.start));
         let (pool, device) = (key.0, handed.device);
+        if let Some(Borrowed { by: (device, pool), backed, .. }) = self.borrowed.get_mut(&key) {
+            change.apply(backed, bytes);
+            let (device, pool) = (*device, *pool);
+            change.apply(&mut self.account(device).pool(pool).borrowed_backed, bytes);
+        }
         let Some(segment) = self.segments.get_mut(&span.block()) else { return };
         let (is_owned, size_bytes) = (segment.owner() == Some(pool), u128::from(segment.size_bytes));
         let Some(filled) = segment.filled().filter(|_| is_owned) else {

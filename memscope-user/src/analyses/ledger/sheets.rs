@@ -90,7 +90,7 @@ fn hal(account: &Account) -> Sheet {
 /// A pool's own figures against the seen memory; `None` if it has none.
 fn pool_sheets(pool: Pool, account: &PoolAccount) -> Option<PoolSheets> {
     let (used_bytes, reserved_bytes) = account.reported?;
-    let PoolAccount { segments, inside, nested, handed, .. } = *account;
+    let PoolAccount { segments, inside, nested, handed, borrowed, borrowed_backed, .. } = *account;
     let seen = handed.size_bytes;
     let reported = u128::from(used_bytes);
     let mut parts = vec![Entry::plus(Item::PoolAllocated { pool }, inside)];
@@ -105,8 +105,14 @@ fn pool_sheets(pool: Pool, account: &PoolAccount) -> Option<PoolSheets> {
 
     let reported = u128::from(reserved_bytes);
     let mut parts = vec![Entry::plus(Item::PoolSegments { pool }, segments.size_bytes)];
+    // Not all pools count blocks of others as their own.
+    let beyond = excess(reported, segments.size_bytes);
+    let in_others = borrowed_backed.min(beyond);
+    let elsewhere = excess(borrowed.size_bytes, borrowed_backed).min(beyond - in_others);
     let rest = [
-        Entry::plus(Item::SegmentsOlder { pool }, excess(reported, segments.size_bytes)),
+        Entry::plus(Item::SegmentsNested { pool }, in_others),
+        Entry::plus(Item::SegmentsElsewhere { pool }, elsewhere),
+        Entry::plus(Item::SegmentsOlder { pool }, beyond - in_others - elsewhere),
         Entry::minus(Item::SegmentsNewer { pool }, excess(segments.size_bytes, reported)),
     ];
     parts.extend(rest.into_iter().filter(|entry| entry.size_bytes > 0));

@@ -176,6 +176,47 @@ fn nested_pools_count_once() {
     assert_eq!(parts(&ledger.hal), [(allocated(PTA), 60), (cached(PTA), 40)]);
     let atb = ledger.pools.iter().find(|pool| pool.pool == pools::ATB).expect("ATB");
     assert_eq!(parts(&atb.allocated), [(Item::PoolNested { pool: pools::ATB }, 40)]);
+    // It says that it holds 40, of a block of 60.
+    assert_eq!(parts(&atb.reserved), [(Item::SegmentsNested { pool: pools::ATB }, 40)]);
+}
+
+/// vLLM's sleep mode: torch_npu's segments are blocks of vLLM's pool, which stay while their memory is gone.
+#[test]
+fn segments_in_another_pool_were_seen() {
+    let vllm = Pool::custom("vllm");
+    let mut script = script();
+    // A block of its own, in a segment of its own.
+    script.alloc(pools::HAL, 0x1000, 0x40).reported(Some((0x30, 0x40))).alloc(PTA, 0x1000, 0x30).reported(None);
+    // Two blocks of vLLM's, each with its memory. PTA has three blocks in the first, and none in the second yet.
+    script.create(0xa, 0x100).map(0x1_0000, 0x100, 0xa).alloc(vllm, 0x1_0000, 0x100);
+    script.create(0xb, 0x80).map(0x2_0000, 0x80, 0xb).alloc(vllm, 0x2_0000, 0x80);
+    script
+        .reported(Some((0x90, 0x1c0)))
+        .alloc(PTA, 0x1_0000, 0x20)
+        .alloc(PTA, 0x1_0020, 0x20)
+        .alloc(PTA, 0x1_0040, 0x20);
+    let reserved = |script: &Script| {
+        let ledger = end(script);
+        parts(&ledger.pools.iter().find(|sheets| sheets.pool == PTA).expect("PTA").reserved)
+    };
+    let (own, nested) = (Item::PoolSegments { pool: PTA }, Item::SegmentsNested { pool: PTA });
+    let (elsewhere, older) = (Item::SegmentsElsewhere { pool: PTA }, Item::SegmentsOlder { pool: PTA });
+    assert_eq!(reserved(&script), [(own, 0x40), (nested, 0x100), (older, 0x80)]);
+    script.alloc(PTA, 0x2_0000, 0x10);
+    assert_eq!(reserved(&script), [(own, 0x40), (nested, 0x180)]);
+    // Asleep: the first one's memory is gone, then the second one's.
+    script.unmap(0x1_0000).free(pools::HAL, 0xa);
+    assert_eq!(reserved(&script), [(own, 0x40), (nested, 0x80), (elsewhere, 0x100)]);
+    script.unmap(0x2_0000).free(pools::HAL, 0xb);
+    assert_eq!(reserved(&script), [(own, 0x40), (elsewhere, 0x180)]);
+    // Awake.
+    script.create(0xa, 0x100).map(0x1_0000, 0x100, 0xa).create(0xb, 0x80).map(0x2_0000, 0x80, 0xb);
+    assert_eq!(reserved(&script), [(own, 0x40), (nested, 0x180)]);
+    // PTA gives all of the second block back; it stays a segment up to its end, which is the end of the segment.
+    script.free(PTA, 0x2_0000);
+    assert_eq!(reserved(&script), [(own, 0x40), (nested, 0x180)]);
+    script.reported(None).free(vllm, 0x2_0000).reported(Some((0x90, 0x140))).alloc(PTA, 0x1_0060, 0x10);
+    assert_eq!(reserved(&script), [(own, 0x40), (nested, 0x100)]);
 }
 
 /// Pools of the user's own are as good as the frameworks', and a program that names too many is no danger.
@@ -516,6 +557,7 @@ proptest! {
         let sums = analysis.processes.get(&PID).map(|process| process.memory.pool_sums()).unwrap_or_default();
         let (with, without) = naive.addresses();
         prop_assert_eq!((sums.0, sums.0 + sums.1, sums.2), (inside, with, without));
+        prop_assert!(analysis.processes.get(&PID).is_none_or(|process| process.memory.borrowed_is_right()));
         ends.clear();
         drop(ledgers(script.events()));
     }

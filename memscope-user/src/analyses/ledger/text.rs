@@ -107,6 +107,8 @@ fn name(item: Item) -> String {
         Item::PoolNotCounted { pool } => of_pool(pool, "not counted"),
         Item::PoolOwnReserved { pool } => of_pool(pool, "says reserved"),
         Item::PoolSegments { pool } => of_pool(pool, "segments"),
+        Item::SegmentsNested { pool } => of_pool(pool, "segments in another pool"),
+        Item::SegmentsElsewhere { pool } => of_pool(pool, "segments without HAL"),
         Item::SegmentsOlder { pool } => of_pool(pool, "segments not seen"),
         Item::SegmentsNewer { pool } => of_pool(pool, "segments not reported"),
     }
