@@ -1,18 +1,25 @@
 """vLLM in this process, with a tiny Qwen2 that it makes up the weights of. It writes 8 tokens for each of 4 prompts.
 
-usage: offline.py eager|graphs|sleep
+usage: offline.py eager|graphs|sleep|asleep|serves|keeps
 
-Marks: start, ready (the model and the KV cache are there), generated, and with `sleep` asleep and awake.
+Marks: start, ready (the model and the KV cache are there), generated, with `sleep` asleep and awake, with `asleep` the first alone.
+With `serves` it takes one request after the other until it has served three times as long as it took to start; `keeps` does the
+same, and its engine keeps a copy of the hidden states of each step.
 """
 import json
 import os
 import sys
+import time
+
+BEGAN = time.monotonic()
 
 kind = sys.argv[1]
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 # The layout of weights that NPUs like needs operators that are not computed.
 os.environ["VLLM_ASCEND_ENABLE_NZ"] = "0"
 PROMPTS, PROMPT, TOKENS = 4, 32, 8
+# Seconds that it serves at least, and waits after each request.
+SERVES, PAUSE = 30, 0.2
 SHAPE = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",
@@ -71,6 +78,29 @@ def flat(things):
     return [tensor for thing in things for tensor in (flat(thing) if isinstance(thing, (list, tuple)) else [thing])]
 
 
+def keep_outputs(runner):
+    """The leak: what was computed in each step stays, by its number."""
+    runner.kept = {}
+    compute_logits = runner.model.compute_logits
+
+    def keep_and_compute(hidden_states, *others):
+        runner.kept[len(runner.kept)] = hidden_states.clone()  # the leak
+        return compute_logits(hidden_states, *others)
+
+    runner.model.compute_logits = keep_and_compute
+
+
+def serve(generate, started):
+    """One request after the other; gives how many."""
+    requests = 0
+    while time.monotonic() - started < max(SERVES, 3 * (started - BEGAN)):
+        written = generate([{"prompt_token_ids": [2 + (requests + at) % 250 for at in range(PROMPT)]}])
+        assert len(written[0].outputs[0].token_ids) == TOKENS
+        requests += 1
+        time.sleep(PAUSE)
+    return requests
+
+
 def main():
     # It sets torch_npu's allocator up, so it comes before the account.
     from vllm import LLM, SamplingParams
@@ -84,7 +114,7 @@ def main():
         model=folder,
         load_format="dummy",
         enforce_eager=kind != "graphs",
-        enable_sleep_mode=kind == "sleep",
+        enable_sleep_mode=kind in ("sleep", "asleep"),
         max_model_len=256,
         max_num_seqs=8,
         block_size=128,
@@ -100,18 +130,26 @@ def main():
     table = [rotary_embedding._cos_cache]
     print("weights", *blocks_of([*runner.model.parameters(), *runner.model.buffers(), *table]), flush=True)
     prompts = [{"prompt_token_ids": list(range(2, 2 + PROMPT))} for _ in range(PROMPTS)]
-    written = server.generate(prompts, SamplingParams(max_tokens=TOKENS, temperature=0.0, ignore_eos=True))
+    sampling = SamplingParams(max_tokens=TOKENS, temperature=0.0, ignore_eos=True)
+    if kind == "keeps":
+        keep_outputs(runner)
+    written = server.generate(prompts, sampling)
     truth.mark("generated")
     print("tokens", *[len(one.outputs[0].token_ids) for one in written], flush=True)
-    if kind == "sleep":
+    if kind in ("serves", "keeps"):
+        print("requests", serve(lambda asked: server.generate(asked, sampling, use_tqdm=False), time.monotonic()), flush=True)
+        kept = getattr(runner, "kept", {}).values()
+        print("kept", *blocks_of(kept), flush=True)
+    if kind in ("sleep", "asleep"):
         from vllm_ascend.device_allocator.camem import CaMemAllocator
 
         own = CaMemAllocator.get_instance()
         print("own pool", len(own.pointer_to_data), own.get_current_usage(), flush=True)
         server.sleep(level=1)
         truth.mark("asleep")
-        server.wake_up()
-        truth.mark("awake")
+        if kind == "sleep":
+            server.wake_up()
+            truth.mark("awake")
     truth.finish()
 
 

@@ -9,7 +9,7 @@ use memscope_tests::torch::pool::Driver;
 use memscope_tests::torch::truth::Truth;
 use serde_json::Value;
 
-use super::{EVERYTHING, accused_of_growth, compare, of_process, table};
+use super::{EVERYTHING, LEAKS, accused_of_growth, compare, line_of, of_process, table};
 
 /// vLLM takes half of it for the KV cache.
 const CAPACITY_MB: &str = "4096";
@@ -69,6 +69,54 @@ fn sleep() {
     let calls = driver(&run.journal(), &run.rows());
     // Each of the pool's blocks has its memory given back and taken again.
     assert!(calls.frees >= said(&run, "own pool ").0, "{calls:?}");
+    // At the peak all of them have memory, and none of torch_npu's segments is unknown.
+    assert_eq!(segments(&run, truth.pid(), "peak"), [("segments_nested".to_owned(), gone)]);
+}
+
+/// Asleep to the end, its blocks are there, and their memory is not.
+#[test]
+fn asleep() {
+    let (run, folder) = program("asleep").traced_with(&[]);
+    let gone = said(&run, "own pool ").1;
+    assert_eq!(segments(&run, Truth::read(&folder).pid(), "end"), [("segments_elsewhere".to_owned(), gone)]);
+}
+
+/// What the ledger has of `torch_npu`'s segments, beside those of its own.
+fn segments(run: &Run, pid: u32, moment: &str) -> Vec<(String, u64)> {
+    let json = run.json();
+    let of_moment = |ledger: &&Value| ledger["moment"] == moment && ledger["device"] == "npu:0";
+    let ledger = of_process(&json, "ledger", pid).into_iter().find(of_moment).expect("a ledger");
+    let pool = ledger["pools"].as_array().expect("pools").iter().find(|pool| pool["pool"] == "PTA").expect("PTA");
+    let parts = pool["reserved"]["parts"].as_array().expect("parts").iter();
+    let part = |part: &Value| (part["item"].as_str().unwrap_or_default().to_owned(), part["size_bytes"].as_u64());
+    let parts = parts.map(part).filter(|(item, _)| item != "pool_segments");
+    parts.map(|(item, size_bytes)| (item, size_bytes.expect("bytes"))).collect()
+}
+
+/// What grows, by the report: the line of Python, and the blocks there.
+fn growing(run: &Run, pid: u32) -> Vec<(String, u64)> {
+    let json = run.json();
+    let growth = of_process(&json, "growth", pid);
+    assert!(growth.iter().all(|growth| growth["judged"] == true), "{growth:#?}");
+    let sites = growth.iter().flat_map(|growth| growth["sites"].as_array().into_iter().flatten());
+    let line = |site: &Value| site["site"]["stacks"]["python"]["frames"][0].as_str().unwrap_or_default().to_owned();
+    sites.map(|site| (line(site), site["blocks"].as_u64().expect("a number"))).collect()
+}
+
+/// A copy for each step that the engine keeps is named at its line, with all of its blocks, and nothing else is.
+#[test]
+fn copies_that_are_kept() {
+    let (run, folder) = program("keeps").traced_with(&LEAKS);
+    let kept = said(&run, "kept ").0;
+    let line = line_of("offline.py", "# the leak", "keep_outputs.<locals>.keep_and_compute");
+    assert_eq!(growing(&run, Truth::read(&folder).pid()), [(line, kept)]);
+}
+
+/// The same server that keeps nothing is accused of nothing.
+#[test]
+fn nothing_is_kept() {
+    let (run, folder) = program("serves").traced_with(&LEAKS);
+    assert_eq!(growing(&run, Truth::read(&folder).pid()), []);
 }
 
 /// Bytes that the driver has given out at each mark, but for those of the runtime.
