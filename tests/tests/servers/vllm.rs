@@ -103,13 +103,18 @@ fn growing(run: &Run, pid: u32) -> Vec<(String, u64)> {
     sites.map(|site| (line(site), site["blocks"].as_u64().expect("a number"))).collect()
 }
 
-/// A copy for each step that the engine keeps is named at its line, with all of its blocks, and nothing else is.
+/// Tokens of a request, each a step.
+const TOKENS: u64 = 8;
+
+/// A copy for each step that the engine keeps is named at its line, and nothing else is. Blocks of the last request may be left to the exit.
 #[test]
 fn copies_that_are_kept() {
     let (run, folder) = program("keeps").traced_with(&LEAKS);
     let kept = said(&run, "kept ").0;
-    let line = line_of("offline.py", "# the leak", "keep_outputs.<locals>.keep_and_compute");
-    assert_eq!(growing(&run, Truth::read(&folder).pid()), [(line, kept)]);
+    let growing = growing(&run, Truth::read(&folder).pid());
+    let [(place, blocks)] = &growing[..] else { panic!("{growing:?}") };
+    assert_eq!(*place, line_of("offline.py", "# the leak", "keep_outputs.<locals>.keep_and_compute"));
+    assert!((kept - TOKENS..=kept).contains(blocks), "{blocks} of {kept}");
 }
 
 /// The same server that keeps nothing is accused of nothing.
