@@ -222,6 +222,7 @@ mod tests {
             site: *site,
             blocks: 9,
             size_bytes: 4608,
+            low_bytes: None,
             live_blocks: 9,
             ages: [9, 0, 0, 0],
             owners: Vec::new(),

@@ -1,4 +1,4 @@
-//! `fleet`: the queries of `fleet/` over a folder of evidence, by the program of DuckDB.
+//! `fleet`: the queries of `fleet/` over a folder of evidence, by the program `duckdb`.
 
 use std::{
     io::{self, Write as _},
@@ -65,7 +65,7 @@ pub(super) struct FleetArgs {
     /// One day, or from one day to another, UTC: 2026-11-20, 2026-11-14..2026-11-20 [default: all].
     #[arg(long, value_name = "DAY[..DAY]", value_parser = days)]
     pub days: Option<Days>,
-    /// The program of DuckDB, 1.5 or later: its name or path.
+    /// The program `duckdb`, 1.5 or later: its name or path.
     #[arg(long, value_name = "PROGRAM", default_value = "duckdb")]
     pub engine: PathBuf,
     /// Rows as CSV.
@@ -137,9 +137,8 @@ fn ask(args: &FleetArgs) -> Result<()> {
 
 /// Rows name functions of other people's programs: what must not reach a terminal does not.
 fn feed_and_print(duckdb: &mut Child, script: String, style: Style) -> io::Result<()> {
-    let (mut to, from) = match (duckdb.stdin.take(), duckdb.stdout.take()) {
-        (Some(to), Some(from)) => (to, from),
-        _ => return Err(io::Error::other("no pipe")),
+    let (Some(mut to), Some(from)) = (duckdb.stdin.take(), duckdb.stdout.take()) else {
+        return Err(io::Error::other("no pipe"));
     };
     // Where DuckDB ends before it has read all, its status says more.
     let feeding = thread::spawn(move || to.write_all(script.as_bytes()));
@@ -182,17 +181,14 @@ fn version(said: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// What DuckDB reads: variables, views, the query.
+/// What the program reads: variables, views, the query.
 fn script(args: &FleetArgs) -> Result<String> {
     let absolute = std::path::absolute(&args.from).context("cannot say where the folder is")?;
     let folder = absolute.to_str().context("the folder's path is no UTF-8")?;
     let quoted = |text: &str| text.replace('\'', "''");
-    let mut script = format!("set variable evidence = '{}';\n", quoted(folder));
-    if let Some(Days(first, last)) = &args.days {
-        script +=
-            &format!("set variable from_date = '{}';\nset variable to_date = '{}';\n", quoted(first), quoted(last));
-    }
-    Ok(script + VIEWS + "\n" + args.query.text())
+    let variable = |name: &str, value: &str| format!("set variable {name} = '{}';\n", quoted(value));
+    let days = args.days.as_ref().map(|Days(first, last)| variable("from_date", first) + &variable("to_date", last));
+    Ok(variable("evidence", folder) + &days.unwrap_or_default() + VIEWS + "\n" + args.query.text())
 }
 
 #[cfg(test)]

@@ -146,7 +146,7 @@ fn many_processes_on_two_devices() {
     // A different number of blocks, and another size, for each.
     let start = |number: u64| {
         let (blocks, size) = ((5 + number % 7).to_string(), (65_536 + 4096 * number).to_string());
-        let arguments: &[&str] = if number % 2 == 0 { &["--leak"] } else { &[] };
+        let arguments: &[&str] = if number.is_multiple_of(2) { &["--leak"] } else { &[] };
         waiting(&name, "devices", &[&["--blocks", &blocks, "--size", &size], arguments].concat())
     };
     let mut targets: Vec<_> = (0..PROCESSES).map(start).collect();

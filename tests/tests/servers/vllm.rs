@@ -146,8 +146,8 @@ fn said(run: &Run, what: &str) -> (u64, u64) {
 }
 
 /// The blocks of `torch_npu`'s pool at the end, by what they are for: how many, and their bytes.
-fn named(json: &Value, pid: u32) -> BTreeMap<String, (u64, u64)> {
-    let owners = of_process(json, "decompose", pid).into_iter().find(|owners| owners["pool"] == "PTA").expect("owners");
+fn named(json: &Value, pid: u32, pool: &str) -> BTreeMap<String, (u64, u64)> {
+    let owners = of_process(json, "decompose", pid).into_iter().find(|owners| owners["pool"] == pool).expect("owners");
     let number = |part: &Value, key: &str| part[key].as_u64().expect("a number");
     let mut sums = BTreeMap::new();
     for part in owners["parts"].as_array().expect("parts") {
@@ -157,13 +157,16 @@ fn named(json: &Value, pid: u32) -> BTreeMap<String, (u64, u64)> {
     sums
 }
 
-/// The KV cache and the weights are named as what they are, to the block.
+/// The KV cache and the weights are named as what they are, to the block. No block of the driver is unknown.
 #[test]
 fn owners() {
     let (run, folder) = program("eager").traced_with(&OWNERS);
     let pid = Truth::read(&folder).pid();
-    let named = named(&run.json(), pid);
+    let json = run.json();
+    let named_in = |pool: &str| named(&json, pid, pool);
+    let named = named_in("PTA");
     for (component, what) in [("kv_cache", "kv_cache "), ("weight", "weights ")] {
         assert_eq!(named.get(component).copied(), Some(said(&run, what)), "{component}: {named:#?}");
     }
+    assert_eq!(named_in("HAL").into_keys().collect::<Vec<_>>(), ["pool_segment", "runtime"]);
 }

@@ -180,7 +180,7 @@ fn nested_pools_count_once() {
     assert_eq!(parts(&atb.reserved), [(Item::SegmentsNested { pool: pools::ATB }, 40)]);
 }
 
-/// vLLM's sleep mode: torch_npu's segments are blocks of vLLM's pool, which stay while their memory is gone.
+/// vLLM's sleep mode: `torch_npu`'s segments are blocks of vLLM's pool, which stay while their memory is gone.
 #[test]
 fn segments_in_another_pool_were_seen() {
     let vllm = Pool::custom("vllm");
