@@ -110,8 +110,8 @@ fn queries_of_its_files() {
     }
 
     // A minute or two are too few for a verdict, and the queries say so.
-    let leaks = cells(&answers["leak_by_rank"], &["verdict", "reason", "job", "rank"]);
-    assert_eq!(leaks, json!([["not judged", "fewer than 30 minutes", "train", null]]));
+    let by_rank = cells(&answers["leak_by_rank"], &["verdict", "reason", "job", "rank"]);
+    assert_eq!(by_rank, json!([["not judged", "fewer than 30 minutes", "train", null]]));
     let gaps = cells(&answers["evidence_gaps"], &["verdict", "lost", "missing_minutes", "level"]);
     assert_eq!(gaps, json!([["not judged", 0, 0, 0]]));
 
