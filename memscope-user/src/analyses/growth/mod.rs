@@ -4,7 +4,7 @@
 //! The number of live blocks of each site is followed over time, and judged at the end. A site is reported, with the
 //! evidence, if the number has risen in every part of the time and its blocks stay; or if it holds blocks of every
 //! part. Blocks are counted, not bytes: a buffer that is replaced by a larger one is no leak. One that is replaced all the time is
-//! an increase ([`larger`]). If no site of a pool stands out but the pool as a whole grows, that is reported.
+//! an increase (`larger`). If no site of a pool stands out but the pool as a whole grows, that is reported.
 //!
 //! Where blocks come with their final owners ([`named`](super::named)), the owners of what stays are reported as well.
 //!
