@@ -82,10 +82,8 @@ impl ProcessOverview {
     fn holds(&self, gate: Gate) -> bool {
         let found = |topic| self.checks.contains(&Check { topic, checked: Checked::Found });
         match gate {
-            Gate::Leak => found(Topic::Leaks),
-            Gate::Growth => found(Topic::Growth),
-            Gate::OutOfMemory => found(Topic::OutOfMemory),
             Gate::Peak(most_bytes) => self.peak_bytes > most_bytes,
+            gate => gate.topic().is_some_and(found),
         }
     }
 }
@@ -99,26 +97,27 @@ mod tests {
     };
     use crate::model::RunEnd;
 
-    /// The golden run leaks, does not grow, and has its peak at 132 MiB (128 MiB of weights and a block of each of four steps).
-    #[test]
-    fn gates_of_a_leaky_run() {
+    fn golden_leaky() -> Overview {
         let (script, end) = (Script::golden_leaky(), RunEnd::default());
         let mut found = run(StepLeaksAnalysis::default(), script.events(), &end);
         found.extend(run(HeldAnalysis::default(), script.events(), &end));
-        let overview = Overview::new(&found, &end);
+        Overview::new(&found, &end)
+    }
+
+    /// The golden run leaks, does not grow, and has its peak at 132 MiB (128 MiB of weights and a block of each of four steps).
+    #[test]
+    fn gates_of_a_leaky_run() {
+        let overview = golden_leaky();
         let gates = [Gate::Leak, Gate::Growth, Gate::OutOfMemory, Gate::Peak(132 << 20), Gate::Peak((132 << 20) - 1)];
         let expected = [gates[0], gates[4]].map(|gate| Failed { gate, pid: 30057 });
         assert_eq!(overview.failed(&gates), expected);
-        assert_eq!(Overview::new(&[], &end).failed(&gates), []);
+        assert_eq!(Overview::new(&[], &RunEnd::default()).failed(&gates), []);
     }
 
     /// A run of 1.5 s leaks and is too short to judge growth: success of another condition hides neither.
     #[test]
     fn other_findings_are_named() {
-        let (script, end) = (Script::golden_leaky(), RunEnd::default());
-        let mut found = run(StepLeaksAnalysis::default(), script.events(), &end);
-        found.extend(run(HeldAnalysis::default(), script.events(), &end));
-        let overview = Overview::new(&found, &end);
+        let overview = golden_leaky();
         let topics = |gates: &[Gate]| -> Vec<(Topic, bool)> {
             let unseen = overview.unseen_by(gates);
             unseen.iter().map(|unseen| (unseen.check.topic, unseen.check.checked == Checked::Found)).collect()

@@ -443,7 +443,7 @@ impl Memory {
     fn claim_or_fill(&mut self, start: u64, size_bytes: u64) {
         let handed = self.handed_of_all_at(&range(start, size_bytes));
         let owner = self.reservation_at(start).and_then(|(_, reservation)| reservation.owner);
-        // Memory that comes back is the pool's again whose blocks hold the other's.
+        // Memory that comes back belongs again to the pool with the outer blocks.
         let first = handed.iter().find(|key| self.borrowed.contains_key(*key)).or(handed.first());
         if let Some(pool) = owner.or_else(|| first.map(|(pool, _)| *pool)) {
             self.claim(start, pool);
