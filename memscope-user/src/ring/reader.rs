@@ -33,7 +33,7 @@ const BATCHES: usize = 256;
 /// A record's time is taken before it is placed into the transport. No kernel code of that kind comes in between, but a
 /// virtual processor can lose its turn on a busy host: 20 ms were not enough there.
 const SLACK_NS: u64 = 100_000_000;
-/// Shortest pause between two rounds, used while the kernel side waits for answers.
+/// Shortest pause between two rounds.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 /// Longest one. Each round wakes several threads, which at a thousand events a second is most of the work.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
@@ -109,8 +109,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Starts draining. `ring_bytes` is the transport's size; `prompt`: the kernel side waits for answers to its
-    /// records (rules for stacks), so even few of them are taken soon.
+    /// Starts draining. `ring_bytes` is the transport's size; `prompt`: somebody waits for what follows from a
+    /// record, so even few of them are taken soon.
     pub fn start(
         source: Source,
         ring_bytes: usize,

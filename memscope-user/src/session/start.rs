@@ -248,7 +248,10 @@ fn start_reader(
     (tap, urgent): (Option<Tap>, UnboundedSender<Urgent>),
     crew: &Crew,
 ) -> Result<(Reader, mpsc::Receiver<Batch>), TraceError> {
-    let prompt = stacks::options(options).native_depth.is_some() || options.watch.is_some();
+    // A snapshot wakes the reader by itself. What it takes soon besides is what a program does at its exit: its holders are
+    // looked at then. A trace that processes join takes no such looks, and each round costs more than the records of a quiet node.
+    let looks = !matches!(options.traced, Traced::Joining);
+    let prompt = (looks && stacks::options(options).native_depth.is_some()) || options.watch.is_some();
     let mut waits = waits.try_clone()?;
     let on_held = Box::new(move |held| match held {
         Some(held) => waits.take(held),
