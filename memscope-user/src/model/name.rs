@@ -7,17 +7,16 @@ use std::sync::{Mutex, PoisonError};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
-use crate::hash::HashMap;
+use crate::hash::{HashMap, HashSet};
 
 /// Most names kept; they are never freed.
 const MAX_NAMES: usize = 4096;
 /// Bytes of a name; longer ones are cut.
 const MAX_BYTES: usize = 256;
 
-/// Stands for all names beyond [`MAX_NAMES`].
-const OTHER: Name = Name(&"other");
+type Names = HashMap<&'static str, Name>;
 
-static NAMES: Mutex<Option<HashMap<&'static str, Name>>> = Mutex::new(None);
+static NAMES: Mutex<Option<Names>> = Mutex::new(None);
 
 /// A name that is copied like a number. Made of untrusted text: printable ASCII without blanks, quotes, commas and
 /// colons, the separators of outputs; everything else became `_`. One word long: every live block has several.
@@ -31,23 +30,33 @@ impl Name {
         Self(name)
     }
 
+    /// Stands for all names beyond a bound.
+    pub const OTHER: Self = Self(&"other");
+
     /// Keeps a name for good, or finds the one kept before.
     #[must_use]
     pub fn keep(text: &str) -> Self {
-        let plain = |c: char| if c.is_ascii_graphic() && !"\"',:\\".contains(c) { c } else { '_' };
-        let name: String = text.chars().take(MAX_BYTES).map(plain).collect();
+        let name = plain(text);
         let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
         let names = names.get_or_insert_default();
-        match names.get(name.as_str()) {
-            Some(known) => *known,
-            None if names.len() >= MAX_NAMES => OTHER,
-            None => {
-                let kept: &'static str = Box::leak(name.into_boxed_str());
-                let name = Self(Box::leak(Box::new(kept)));
-                names.insert(kept, name);
-                name
-            }
+        names.get(name.as_str()).copied().unwrap_or_else(|| add(names, name))
+    }
+
+    /// Keeps a name that a program has chosen. Beyond `most` names of `given`, those of one program, a new one is
+    /// [`OTHER`](Self::OTHER): no program takes the room of all others.
+    pub(crate) fn keep_given(text: &str, given: &mut HashSet<Self>, most: usize) -> Self {
+        let name = plain(text);
+        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = names.get_or_insert_default();
+        if let Some(known) = names.get(name.as_str()) {
+            return *known;
         }
+        if given.len() >= most {
+            return Self::OTHER;
+        }
+        let name = add(names, name);
+        given.insert(name);
+        name
     }
 
     /// The text.
@@ -55,6 +64,22 @@ impl Name {
     pub const fn as_str(self) -> &'static str {
         self.0
     }
+}
+
+/// Printable ASCII without separators.
+fn plain(text: &str) -> String {
+    let plain = |c: char| if c.is_ascii_graphic() && !"\"',:\\".contains(c) { c } else { '_' };
+    text.chars().take(MAX_BYTES).map(plain).collect()
+}
+
+fn add(names: &mut Names, name: String) -> Name {
+    if names.len() >= MAX_NAMES {
+        return Name::OTHER;
+    }
+    let kept: &'static str = Box::leak(name.into_boxed_str());
+    let name = Name(Box::leak(Box::new(kept)));
+    names.insert(kept, name);
+    name
 }
 
 impl fmt::Display for Name {
@@ -94,6 +119,19 @@ mod tests {
         let name = Name::keep(&String::from("aclrtMalloc"));
         assert!(std::ptr::eq(name.as_str(), Name::keep("aclrtMalloc").as_str()));
         assert_ne!(name, Name::keep("aclrtMallocHost"));
+    }
+
+    /// A program with ever new names has one for all beyond its bound; names known from elsewhere are not of it.
+    #[test]
+    fn one_program_does_not_take_the_room_of_all() {
+        let mut given = HashSet::default();
+        let mut keep = |text: &str| Name::keep_given(text, &mut given, 2).as_str();
+        let _ = Name::keep("known elsewhere");
+        assert_eq!(
+            ["p-1", "p-2", "p-1", "p-3", "known elsewhere", "p-2"].map(&mut keep),
+            ["p-1", "p-2", "p-1", "other", "known_elsewhere", "p-2"]
+        );
+        assert_eq!(Name::keep("p-3").as_str(), "p-3");
     }
 
     /// Cells stay cells, however a program names its pool.

@@ -5,10 +5,13 @@
 
 use super::super::super::recent::Recent;
 use crate::backend::Backend;
+use crate::hash::HashSet;
 use crate::model::{Name, Pool};
 
 /// Most domains, and threads with a domain of their own.
 const MAX_DOMAINS: usize = 4096;
+/// Most names of domains that a process adds to those known; the others are `other`.
+const MAX_NEW_NAMES: usize = 256;
 /// Fewest handles of regions kept.
 const MAX_HANDLES: usize = 1 << 20;
 
@@ -28,6 +31,8 @@ pub(super) struct Names {
     /// The same of the whole process.
     last: Option<Name>,
     regions: Recent<(Pool, u64), u64>,
+    /// Names that came from this process first.
+    given: HashSet<Name>,
 }
 
 impl Default for Names {
@@ -37,6 +42,7 @@ impl Default for Names {
             by_thread: Recent::new(MAX_DOMAINS),
             last: None,
             regions: Recent::new(MAX_HANDLES),
+            given: HashSet::default(),
         }
     }
 }
@@ -44,7 +50,7 @@ impl Default for Names {
 impl Names {
     /// A thread has created a domain.
     pub(super) fn created(&mut self, tid: u32, handle: u64, name: &str) {
-        let name = Name::keep(name);
+        let name = Name::keep_given(name, &mut self.given, MAX_NEW_NAMES);
         if handle != 0 {
             return self.by_handle.insert(handle, name);
         }
