@@ -74,6 +74,7 @@ mod tests {
             detail: Detail::None,
             stacks: Stacks { python, ..Stacks::default() },
             each_bytes: None,
+            found: Vec::new(),
             held_by: Vec::new(),
         }
     }

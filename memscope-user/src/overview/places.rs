@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use super::Verdict;
 use crate::analyses::{
     Finding, Kind as _,
-    by_stack::ByStack,
+    by_stack::{ByStack, FoundSum},
     growth::{GROWTH_PARTS, GrowingSite, Growth, Increase},
     held_by::{self, HeldBy},
     mark_leaks::MarkLeaks,
@@ -61,6 +61,8 @@ pub struct Place {
     pub stacks: Stacks,
     /// Size of each block, where no call stack names the place.
     pub each_bytes: Option<u64>,
+    /// Of those without a call stack: blocks from before the attach, by what they are for.
+    pub found: Vec<FoundSum>,
     /// What held its blocks, a line each; empty where that is unknown.
     pub held_by: Vec<String>,
 }
@@ -130,6 +132,7 @@ fn of_marks(leaks: &MarkLeaks) -> Vec<Place> {
         detail: Detail::None,
         stacks,
         each_bytes: None,
+        found: Vec::new(),
         held_by: Vec::new(),
     };
     sums.into_iter().map(place).collect()
@@ -146,6 +149,7 @@ fn of_steps(leaks: &StepLeaks, verdict: StepVerdict, role: Role) -> Vec<Place> {
         detail: Detail::Steps(place.steps, place.step_range),
         stacks: place.stacks,
         each_bytes: place.each_bytes,
+        found: Vec::new(),
         held_by: Vec::new(),
     })
     .collect()
@@ -172,6 +176,7 @@ fn growing(findings: &[&Finding]) -> Vec<Place> {
         detail: Detail::Rate(found.bytes_per_second, found.low_blocks),
         stacks: found.site.map(|site| site.stacks).unwrap_or_default(),
         each_bytes: found.site.and_then(|site| site.size_bytes),
+        found: Vec::new(),
         held_by: Vec::new(),
     };
     let mut all: Vec<Place> =
@@ -212,6 +217,7 @@ fn undecided(findings: &[&Finding]) -> Vec<Place> {
         detail: Detail::Increase(LiveSum { blocks: found.blocks, size_bytes: found.size_bytes }),
         stacks: found.site.stacks,
         each_bytes: found.site.size_bytes,
+        found: Vec::new(),
         held_by: Vec::new(),
     };
     let increases: Vec<Place> =
@@ -238,6 +244,7 @@ fn holders(findings: &[&Finding]) -> Vec<Place> {
                 detail: Detail::None,
                 stacks: sum.stacks,
                 each_bytes: None,
+                found: if sum.stacks.is_empty() { by_stack.found.clone() } else { Vec::new() },
                 held_by: Vec::new(),
             }));
         }
@@ -258,6 +265,7 @@ fn holding(device: Device, pool: Pool, groups: &LiveGroups, total_bytes: u64) ->
             detail: Detail::None,
             stacks: sum.stacks,
             each_bytes: None,
+            found: Vec::new(),
             held_by: Vec::new(),
         })
         .collect()

@@ -478,13 +478,32 @@ fn write_place(page: &mut Page, process: &ProcessOverview, number: usize, frames
     for frame in frames {
         page.plain(format!("     {}", frame_text(frame)));
     }
-    if frames.is_empty() {
+    if frames.is_empty() && !place.found.is_empty() {
+        page.plain(format!("     {}", found_text(place)));
+    } else if frames.is_empty() {
         let what = match place.each_bytes {
             Some(each) => format!("blocks of {}", rounded(each.into())),
             None => "blocks".to_owned(),
         };
         page.plain(format!("     {what} of {}; no call stack{}", place.pool.title(), why_no_stack(process)));
     }
+}
+
+/// What blocks from before the attach are for: the two largest purposes, and the rest of the place.
+fn found_text(place: &Place) -> String {
+    let known = place.found.iter().filter_map(|sum| Some((sum.held_as?.component(), sum.live.size_bytes)));
+    let mut parts: Vec<(&str, u64)> = known.map(|(name, size_bytes)| (name.as_str(), size_bytes)).take(2).collect();
+    let shown: u64 = parts.iter().map(|(_, size_bytes)| *size_bytes).fold(0, u64::saturating_add);
+    let rest = place.live.size_bytes.saturating_sub(shown);
+    if parts.is_empty() {
+        return "from before the attach: no purpose is known".to_owned();
+    }
+    if rest > 0 {
+        parts.push(("others", rest));
+    }
+    let parts: Vec<String> =
+        parts.iter().map(|(name, size_bytes)| format!("{name} {}", rounded((*size_bytes).into()))).collect();
+    format!("from before: {}", parts.join(", "))
 }
 
 /// Stacks at other places show that they were asked for.

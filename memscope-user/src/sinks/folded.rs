@@ -165,7 +165,7 @@ mod tests {
             sum(&["halMemAlloc", "[0x99]"], &["/x/a.py(7): C.f", "b;c.py(1): <module>"], (0, 0), (1, 8)),
             sum(&[], &[], (1, 1), (1, 1)),
         ];
-        let found = ByStack { pid: 5, device: Device::Npu(0), pool: pools::HAL, sums, left_out: 0 };
+        let found = ByStack { pid: 5, device: Device::Npu(0), pool: pools::HAL, sums, found: Vec::new(), left_out: 0 };
         let f = "Hal memory, npu 0;app+0x20;f(int, char*);halMemAlloc";
         let none = "Hal memory, npu 0;<no stack>";
         assert_eq!(text(&[&found], Which::Best, LIVE), format!("{none} 1\n{f} 150\n"));
@@ -186,7 +186,7 @@ mod tests {
             sum(&[], &["/x/a.py(7): C.f", "b.py(1): g"], (1, 10), (1, 10)),
             sum(&[], &["/x/a.py(9): C.f", "b.py(1): g"], (1, 30), (1, 30)),
         ];
-        let found = ByStack { pid: 5, device: Device::Npu(0), pool: pools::PTA, sums, left_out: 0 };
+        let found = ByStack { pid: 5, device: Device::Npu(0), pool: pools::PTA, sums, found: Vec::new(), left_out: 0 };
         let mut out = Vec::new();
         write(&[&found], (Which::Best, true), LIVE, &mut out).expect("written");
         let lead = format!("{}, npu 0;g (b.py:1);C.f (a.py", pools::PTA.display_name());
@@ -203,6 +203,7 @@ mod tests {
             device: Device::Cpu,
             pool: pools::HOST,
             sums: vec![StackSum { stacks: place, live_blocks: 1, live_bytes: pid.into(), ..StackSum::default() }],
+            found: Vec::new(),
             left_out: 0,
         };
         let tower = "Host memory, host;[truncated: memory of the program could not be read];a\\nb:c 7";

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
-use crate::model::{Device, Pool, Stacks};
+use crate::model::{Device, HeldAs, LiveSum, Pool, Stacks};
 
 /// Memory allocated from one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
@@ -23,6 +23,16 @@ pub struct StackSum {
     pub allocated_bytes: u64,
 }
 
+/// Blocks that were found at the attach, by what they are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct FoundSum {
+    /// Their purpose, by the objects that held them; null where that is not known.
+    pub held_as: Option<HeldAs>,
+    /// Those live at the end.
+    #[serde(flatten)]
+    pub live: LiveSum,
+}
+
 /// From where one process allocated memory of one pool on one device.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct ByStack {
@@ -34,6 +44,8 @@ pub struct ByStack {
     pub pool: Pool,
     /// By place, that with the most live bytes first.
     pub sums: Vec<StackSum>,
+    /// Blocks from before the attach, which have no place; the largest first.
+    pub found: Vec<FoundSum>,
     /// Places with fewer bytes that are not listed.
     pub left_out: u64,
 }

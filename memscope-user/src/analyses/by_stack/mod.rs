@@ -6,13 +6,13 @@
 mod finding;
 mod text;
 
-pub use self::finding::{ByStack, StackSum};
+pub use self::finding::{ByStack, FoundSum, StackSum};
 
 use std::collections::BTreeMap;
 
 use super::{Analysis, Finding, concluded::Concluded, judged::is_moved, per_device::PerDevice};
 use crate::hash::HashMap;
-use crate::model::{Alloc, Block, Device, Event, EventKind, Free, Pool, RunEnd, Stacks};
+use crate::model::{Alloc, Block, Device, Event, EventKind, Free, HeldAs, LiveSum, Pool, RunEnd, Stacks};
 
 /// Most different stacks, of all pools of all processes; further ones count as without a stack.
 const MAX_SUMS: usize = 4 << 20;
@@ -22,9 +22,17 @@ const MAX_SUMS: usize = 4 << 20;
 pub struct ByStackAnalysis {
     /// Stacks listed of each pool, the largest first.
     limit: usize,
-    running: PerDevice<BTreeMap<Pool, HashMap<Stacks, StackSum>>>,
+    running: PerDevice<BTreeMap<Pool, Sums>>,
     sums: usize,
     concluded: Concluded<ByStack>,
+}
+
+/// Of one pool.
+#[derive(Debug, Default)]
+struct Sums {
+    places: HashMap<Stacks, StackSum>,
+    /// Blocks from before the attach, also in those without a stack.
+    found: BTreeMap<Option<HeldAs>, LiveSum>,
 }
 
 impl Default for ByStackAnalysis {
@@ -42,7 +50,7 @@ impl ByStackAnalysis {
     }
 
     fn sum(&mut self, pid: u32, block: &Block) -> &mut StackSum {
-        let sums = self.running.at(pid, block.device).entry(block.pool).or_default();
+        let sums = &mut self.running.at(pid, block.device).entry(block.pool).or_default().places;
         let mut stacks = block.stacks;
         if self.sums >= MAX_SUMS && !sums.contains_key(&stacks) {
             stacks = Stacks::default();
@@ -53,8 +61,17 @@ impl ByStackAnalysis {
         })
     }
 
+    /// Of the blocks from before the attach with the purpose of this one.
+    fn found(&mut self, pid: u32, block: &Block) -> &mut LiveSum {
+        let sums = self.running.at(pid, block.device).entry(block.pool).or_default();
+        sums.found.entry(block.held_as).or_default()
+    }
+
     fn alloc(&mut self, pid: u32, alloc: &Alloc) {
         let (size_bytes, is_new) = (alloc.block.size_bytes, !alloc.restored && !alloc.block.found);
+        if alloc.block.found {
+            self.found(pid, &alloc.block).add(size_bytes);
+        }
         let sum = self.sum(pid, &alloc.block);
         sum.live_blocks += 1;
         sum.live_bytes = sum.live_bytes.saturating_add(size_bytes);
@@ -69,6 +86,9 @@ impl ByStackAnalysis {
             let sum = self.sum(pid, &free.block);
             sum.live_blocks = sum.live_blocks.saturating_sub(1);
             sum.live_bytes = sum.live_bytes.saturating_sub(free.block.size_bytes);
+            if free.block.found {
+                self.found(pid, &free.block).remove(free.block.size_bytes);
+            }
         }
         if is_moved(free) {
             let sum = self.sum(pid, &free.block);
@@ -79,23 +99,27 @@ impl ByStackAnalysis {
 
     fn conclude(&mut self, pid: u32) {
         for (device, pools) in self.running.take_process(pid) {
-            self.sums = self.sums.saturating_sub(pools.values().map(HashMap::len).sum());
+            self.sums = self.sums.saturating_sub(pools.values().map(|sums| sums.places.len()).sum());
             for (pool, sums) in pools {
-                self.concluded.extend(close(pid, device, pool, sums.into_values().collect(), self.limit));
+                self.concluded.extend(close((pid, device, pool), sums, self.limit));
             }
         }
     }
 }
 
 /// The largest first; `None` without any stack.
-fn close(pid: u32, device: Device, pool: Pool, mut sums: Vec<StackSum>, limit: usize) -> Option<ByStack> {
+fn close((pid, device, pool): (u32, Device, Pool), Sums { places, found }: Sums, limit: usize) -> Option<ByStack> {
+    let mut sums: Vec<StackSum> = places.into_values().collect();
     if sums.iter().all(|sum| sum.stacks.is_empty()) {
         return None;
     }
     sums.sort_unstable_by_key(|sum| std::cmp::Reverse((sum.live_bytes, sum.allocated_bytes, sum.stacks)));
     let left_out = sums.len().saturating_sub(limit) as u64;
     sums.truncate(limit);
-    Some(ByStack { pid, device, pool, sums, left_out })
+    let found = found.into_iter().filter(|(_, live)| live.blocks > 0);
+    let mut found: Vec<FoundSum> = found.map(|(held_as, live)| FoundSum { held_as, live }).collect();
+    found.sort_by_key(|sum| std::cmp::Reverse(sum.live.size_bytes));
+    Some(ByStack { pid, device, pool, sums, found, left_out })
 }
 
 impl Analysis for ByStackAnalysis {
@@ -168,6 +192,20 @@ mod tests {
         let found = found(&script, 2);
         assert_eq!(brief(&found[0]), [(Some("c"), [1, 12, 1, 12]), (Some("b"), [1, 11, 1, 11])]);
         assert_eq!(found[0].left_out, 1);
+    }
+
+    /// Blocks from before the attach are in their sums by purpose until they are freed, and in the sum without a stack.
+    #[test]
+    fn found_blocks_are_summed_up_by_purpose() {
+        let mut script = Script::new(7, NPU0);
+        script.older_held(pools::PTA, 0x10, 1000, HeldAs::KvCache).older_held(pools::PTA, 0x20, 300, HeldAs::Weight);
+        script.older(pools::PTA, 0x30, 40).older_held(pools::PTA, 0x40, 2, HeldAs::Weight).free(pools::PTA, 0x20);
+        script.at(stacks("f")).alloc(pools::PTA, 0x50, 5);
+        let found = found(&script, 10);
+        let brief_found: Vec<_> =
+            found[0].found.iter().map(|sum| (sum.held_as, sum.live.blocks, sum.live.size_bytes)).collect();
+        assert_eq!(brief_found, [(Some(HeldAs::KvCache), 1, 1000), (None, 1, 40), (Some(HeldAs::Weight), 1, 2)]);
+        assert_eq!(brief(&found[0]), [(None, [3, 1042, 0, 0]), (Some("f"), [1, 5, 1, 5])]);
     }
 
     /// A trace without stacks has no finding.

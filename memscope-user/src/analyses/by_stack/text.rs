@@ -49,7 +49,7 @@ mod tests {
         ];
         sums.extend((0..4).map(|_| sum(native(&["small"], StackEnd::Root), 1, 1)));
         sums.push(sum(native(&["gone"], StackEnd::Root), 0, 0));
-        let found = ByStack { pid: 1, device: Device::Npu(0), pool: pools::HAL, sums, left_out: 3 };
+        let found = ByStack { pid: 1, device: Device::Npu(0), pool: pools::HAL, sums, found: Vec::new(), left_out: 3 };
         let mut text = Vec::new();
         write(&found, &mut text).expect("written");
         let small = "  1 byte in 1 block, allocated at:\n      small\n";

@@ -1,6 +1,7 @@
 use super::*;
 use crate::analyses::{
     Finding, HeldAnalysis, Kind as _, StepLeaksAnalysis,
+    by_stack::{ByStack, FoundSum, StackSum},
     growth::{GrowingSite, Growth, Increase, NotJudged, Site},
     held_by::{HeldBy, HeldPlace},
     ledger::{Entry, Item, Ledger, PoolSheets, Sheet},
@@ -9,7 +10,7 @@ use crate::analyses::{
     settings::Settings,
 };
 use crate::backend::ascend::pools;
-use crate::model::{HolderPath, LiveGroups, LiveSum, LookedAt, PlaceSum, Setting, Stack, StackEnd, Stacks};
+use crate::model::{HeldAs, HolderPath, LiveGroups, LiveSum, LookedAt, PlaceSum, Setting, Stack, StackEnd, Stacks};
 
 const NPU0: Device = Device::Npu(0);
 
@@ -209,6 +210,36 @@ fn growth_on_the_second_device() {
         text.contains("   = all                             4.50 GiB\n   other devices: npu:0 4.50 GiB\n"),
         "{text}"
     );
+}
+
+/// Blocks from before the attach have no call stack, but a purpose: two, and the rest of 32 blocks, which is 3 MiB and 300 KiB.
+#[test]
+fn memory_from_before_the_attach() {
+    let sum = |held_as, blocks, size_bytes| FoundSum { held_as, live: LiveSum { blocks, size_bytes } };
+    let purposes = vec![
+        sum(Some(HeldAs::OptimizerState), 4, 24 << 30),
+        sum(None, 2, 3 << 20),
+        sum(Some(HeldAs::Weight), 25, 200 << 10),
+    ];
+    let older = StackSum { live_blocks: 32, live_bytes: (24 << 30) + (3 << 20) + (500 << 10), ..StackSum::default() };
+    let known = StackSum { stacks: python(&["serve.py(3): put"]), live_blocks: 1, live_bytes: 512, ..older };
+    let of = |found: &[FoundSum]| {
+        let (sums, found) = (vec![older, known], found.to_vec());
+        screen(&[Finding::ByStack(ByStack { pid: 1, device: NPU0, pool: pools::PTA, sums, found, left_out: 0 })])
+    };
+    let text = of(&purposes);
+    let places = "
+ HELD THE MOST
+ #1  24.00 GiB in 32 blocks  100 %  ██████████████████
+     from before: optimizer_state 24.00 GiB, weight 200.00 KiB, others 3.29 MiB
+ #2  512 bytes in 1 block    0 %  █
+     serve.py:3  put
+";
+    assert!(text.contains(places), "{text}");
+    let text = of(&purposes[1..2]);
+    assert!(text.contains("\n     from before the attach: no purpose is known\n"), "{text}");
+    let text = of(&[]);
+    assert!(text.contains("\n     blocks of PyTorch pool; no call stack"), "{text}");
 }
 
 /// Rates are of an hour, shares of the sum of rates (3 to 1), memory is counted once.
