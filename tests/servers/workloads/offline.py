@@ -11,6 +11,8 @@ import os
 import sys
 import time
 
+from blocks import blocks_of, flat, weights_of
+
 BEGAN = time.monotonic()
 
 kind = sys.argv[1]
@@ -56,26 +58,6 @@ def write_model(folder):
     for name, contents in (("config", SHAPE), ("tokenizer_config", names)):
         with open(os.path.join(folder, f"{name}.json"), "w", encoding="ascii") as file:
             json.dump(contents, file)
-
-
-def blocks_of(tensors):
-    """How many blocks of the pool hold these tensors, and their bytes."""
-    from torch_npu.npu import memory
-
-    starts = {tensor.data_ptr() for tensor in tensors}
-    found = []
-    for segment in memory._snapshot()["segments"]:
-        address = segment["address"]
-        for block in segment["blocks"]:
-            if any(address <= start < address + block["size"] for start in starts):
-                found.append(block["size"])
-            address += block["size"]
-    return len(found), sum(found)
-
-
-def flat(things):
-    """The tensors in lists of lists."""
-    return [tensor for thing in things for tensor in (flat(thing) if isinstance(thing, (list, tuple)) else [thing])]
 
 
 def keep_outputs(runner):
@@ -124,11 +106,7 @@ def main():
     truth.mark("ready")
     runner = server.llm_engine.model_executor.driver_worker.worker.model_runner
     print("kv_cache", *blocks_of(flat(runner.kv_caches)), flush=True)
-    from vllm_ascend.ops import rotary_embedding
-
-    # Made with the model, and kept beside it: the table of cosines and sines.
-    table = [rotary_embedding._cos_cache]
-    print("weights", *blocks_of([*runner.model.parameters(), *runner.model.buffers(), *table]), flush=True)
+    print("weights", *blocks_of(weights_of(runner)), flush=True)
     prompts = [{"prompt_token_ids": list(range(2, 2 + PROMPT))} for _ in range(PROMPTS)]
     sampling = SamplingParams(max_tokens=TOKENS, temperature=0.0, ignore_eos=True)
     if kind == "keeps":

@@ -556,9 +556,19 @@ impl Target {
 
     /// Starts any program, and waits until it has printed a text.
     #[must_use]
-    pub fn start(mut command: Command, folder: Folder, ready: &str) -> Self {
+    pub fn start(command: Command, folder: Folder, ready: &str) -> Self {
+        Self::start_within(TIMEOUT, command, folder, ready)
+    }
+
+    /// The same of a program that takes long.
+    #[must_use]
+    pub fn start_patiently(command: Command, folder: Folder, ready: &str) -> Self {
+        Self::start_within(PATIENCE, command, folder, ready)
+    }
+
+    fn start_within(timeout: Duration, mut command: Command, folder: Folder, ready: &str) -> Self {
         command.env("ASCEND_SIM_JOURNAL", folder.journal_path()).stdin(Stdio::null());
-        let process = Process::spawn(&mut command, folder.path(), "target");
+        let process = Process::spawn(&mut command, folder.path(), "target").within(timeout);
         process.wait_for("ready", || process.stdout().contains(ready));
         assert!(process.stdout().contains(ready), "the target ended: {}", process.stderr());
         Self { process, folder }

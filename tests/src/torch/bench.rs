@@ -106,7 +106,8 @@ impl Program {
         std::fs::create_dir(&truth).expect("folder for the truth");
         let mut command = Command::new(python());
         command.args(self.command_line()).envs(self.variables(&truth)).current_dir(folder.path());
-        (Target::start(command, folder, "waiting"), truth)
+        let start = if self.scripts == SERVERS { Target::start_patiently } else { Target::start };
+        (start(command, folder, "waiting"), truth)
     }
 
     /// Runs it by itself, to its end; gives its journal and the folder where it wrote what it knows.

@@ -1,11 +1,11 @@
-//! Serving with vLLM and vllm-ascend, in the process that asks.
+//! Serving with vLLM and vllm-ascend: in the process that asks, and by its server of HTTP.
 
 use std::collections::BTreeMap;
 
-use memscope_tests::harness::tracer::Run;
-use memscope_tests::torch::bench::Program;
+use memscope_tests::harness::tracer::{Run, Tracer};
+use memscope_tests::torch::bench::{Program, go_on};
 use memscope_tests::torch::checks::{driver, runtime_blocks};
-use memscope_tests::torch::pool::Driver;
+use memscope_tests::torch::pool::{Block, Change, Driver, Pool};
 use memscope_tests::torch::truth::Truth;
 use serde_json::Value;
 
@@ -140,7 +140,11 @@ fn reserved(run: &Run, pid: u32) -> Vec<u64> {
 
 /// What the program says of the blocks of its KV cache and its weights: how many, and their bytes.
 fn said(run: &Run, what: &str) -> (u64, u64) {
-    let line = run.stdout.lines().find_map(|line| line.strip_prefix(what)).expect("what the program knows");
+    numbers(&run.stdout, what)
+}
+
+fn numbers(said: &str, what: &str) -> (u64, u64) {
+    let line = said.lines().find_map(|line| line.strip_prefix(what)).expect("what the program knows");
     let numbers: Vec<u64> = line.split_whitespace().map(|word| word.parse().expect("a number")).collect();
     (numbers[0], numbers[1])
 }
@@ -155,6 +159,86 @@ fn named(json: &Value, pid: u32, pool: &str) -> BTreeMap<String, (u64, u64)> {
         *sum = (sum.0 + number(part, "end_blocks"), sum.1 + number(part, "end_bytes"));
     }
     sums
+}
+
+/// Requests that `api.py` makes.
+const REQUESTS: usize = 4;
+
+fn server(arguments: &str) -> Program {
+    Program::server(&format!("api.py {arguments}")).env("ASCEND_SIM_CAPACITY_MB", CAPACITY_MB)
+}
+
+/// Each rank's worker to the byte at every mark, on its own device; none is accused of growth.
+fn api(ranks: usize) {
+    let (run, folder) = server(&ranks.to_string()).traced_with(&EVERYTHING);
+    assert_eq!(run.stdout.lines().filter(|line| *line == "tokens 8").count(), REQUESTS, "{}", run.stdout);
+    assert!(run.stdout.lines().any(|line| line == "ended 0"), "{}", run.stdout);
+    let truths: Vec<Truth> = (0..ranks).map(|rank| Truth::read(&folder.join(format!("rank {rank}")))).collect();
+    let json = run.json();
+    for (rank, truth) in truths.iter().enumerate() {
+        let held = of_process(&json, "held", truth.pid());
+        let of_pool = held.iter().filter(|held| held["pool"] == "PTA").map(|held| held["device"].as_str());
+        assert_eq!(of_pool.collect::<Vec<_>>(), [Some(format!("npu:{rank}").as_str())]);
+        assert_eq!((truth.marks.len(), accused_of_growth(&json, truth.pid())), (4, 0), "rank {rank}");
+    }
+    compare(&format!("server, {ranks} ranks"), &run, &truths);
+}
+
+/// The engine is a process of its own.
+#[test]
+fn api_server() {
+    api(1);
+}
+
+/// Tensors are shared among two workers, each a process of its own.
+#[test]
+fn api_server_on_two_ranks() {
+    api(2);
+}
+
+/// A tracer that is attached to the server traces its engine, a child that is there already: exact from there on, with what the pool
+/// held before by its purpose.
+#[test]
+fn attached_to_the_api_server() {
+    let (mut target, folder) = server("1 waits").waiting();
+    let pid = std::fs::read_to_string(folder.join("server")).expect("the server's number");
+    let running = Tracer::attach_to(&pid).options(&["--verbose", "--json"]).options(&EVERYTHING).patiently().start();
+    running.wait_for_message("read the pool of process", 1);
+    go_on(&folder);
+    let status = target.wait();
+    assert!(status.success(), "the program ended with {status}");
+    let run = running.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    let truth = Truth::read(&folder.join("rank 0"));
+    let end = truth.marks.last().expect("a mark").stat(0, "allocated_bytes.all.current");
+    assert_eq!(live_at_the_end(&run, truth.pid()), end);
+    let json = run.json();
+    let by_stack = of_process(&json, "by_stack", truth.pid());
+    let found = by_stack.iter().find(|found| found["pool"] == "PTA").expect("places")["found"].clone();
+    let of_purpose = |purpose: &str| {
+        let sum = found.as_array().expect("sums").iter().find(|sum| sum["held_as"] == purpose).expect("a purpose");
+        let number = |key: &str| sum[key].as_u64().expect("a number");
+        (number("blocks"), number("size_bytes"))
+    };
+    assert_eq!(of_purpose("kv_cache"), numbers(&target.stdout(), "kv_cache "));
+    // A table beside the parameters is no parameter, and none of them may be anything else.
+    let (weight, weights) = (of_purpose("weight"), numbers(&target.stdout(), "weights "));
+    assert!(weight.0 <= weights.0 && weight.1 <= weights.1, "{weight:?} of {weights:?}");
+}
+
+/// Bytes of the pool's blocks that are live at the last mark, found ones among them.
+fn live_at_the_end(run: &Run, pid: u32) -> u64 {
+    let rows = run.rows();
+    let of_worker = rows.processes[&pid].iter().take_while(|row| row.name.as_deref() != Some("truth end"));
+    let mut live = BTreeMap::new();
+    for block in of_worker.filter_map(Block::of).filter(|block| block.pool == Pool::Caching) {
+        match block.change {
+            Change::Alloc => assert_eq!(live.insert(block.addr, block.size), None, "{block:?}"),
+            Change::Free => assert_eq!(live.remove(&block.addr), Some(block.size), "{block:?}"),
+            Change::BlockFree => {}
+        }
+    }
+    live.into_values().sum()
 }
 
 /// The KV cache and the weights are named as what they are, to the block. No block of the driver is unknown.
