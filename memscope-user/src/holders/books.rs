@@ -233,103 +233,13 @@ mod tests {
     use super::*;
     use crate::holders::{
         image::Image,
+        pool::made::{FIGURES, LARGE, LARGE_POOL, LIBRARY, MIB, Made, SMALL, SMALL_POOL, VARIABLE},
         sample::Sample,
-        source::{Backing, PAGE},
-        symbols::{Symbol, Symbols},
     };
-
-    const LIBRARY: u64 = 0x7f30_0000_0000;
-    const VARIABLE: u64 = 0x80;
-    const SMALL: u64 = 0x12c1_0000_0000;
-    const LARGE: u64 = 0x12c2_0000_0000;
-    const MIB: u64 = 1 << 20;
-    /// Of the device's allocator: pools of small and of large blocks, and its figures.
-    const SMALL_POOL: u64 = 0x100;
-    const LARGE_POOL: u64 = 0x200;
-    const FIGURES: u64 = 0x400;
 
     fn budget() -> BooksBudget {
         let time = Duration::from_secs(60);
         BooksBudget { scan: time, patience: Duration::ZERO, search: time, longest: time, pointers: 1 << 20 }
-    }
-
-    /// A process with a pool on one device, as `torch_npu` 2.9 has it; gives its image and where its device's allocator is.
-    struct Made {
-        sample: Sample,
-        device: u64,
-    }
-
-    impl Made {
-        fn put(&mut self, address: u64, words: &[u64]) {
-            for (at, word) in (0..).step_by(8).zip(words) {
-                self.sample.image.put(address + at, *word);
-            }
-        }
-
-        fn new() -> Self {
-            let mut sample = Sample::new();
-            sample.image.map(Image::plain(LIBRARY, PAGE, Backing::File, "/usr/lib/libtorch_npu.so"));
-            let name = "_ZN7c10_npu19NPUCachingAllocator9allocatorE".into();
-            let objects = vec![Symbol { vaddr: VARIABLE, size_bytes: 8, name }];
-            sample.image.set_symbols("/usr/lib/libtorch_npu.so", Symbols { objects, first_vaddr: 0, end_vaddr: PAGE });
-            let device = sample.block(2048);
-            let list = sample.block(16);
-            let allocator =
-                sample.cpp("N7c10_npu19NPUCachingAllocator19NpuCachingAllocatorE", &[7, list, list + 8, list + 8]);
-            let mut made = Self { sample, device };
-            made.put(LIBRARY + VARIABLE, &[allocator]);
-            made.put(list, &[device]);
-            made
-        }
-
-        /// A description of a block: pool, address, size, requested size, whether it is live and has memory.
-        fn describe(&mut self, pool: u64, (address, size, requested): (u64, u64, u64), flags: u64) -> u64 {
-            let block = self.sample.block(168);
-            self.put(block, &[0, 0x5151]);
-            self.put(block + 0x30, &[size, requested, self.device + pool, address, flags]);
-            block
-        }
-
-        /// Makes blocks neighbours.
-        fn chain(&mut self, blocks: &[u64]) {
-            for two in blocks.windows(2) {
-                self.put(two[0] + 0x60, &[two[1]]);
-                self.put(two[1] + 0x58, &[two[0]]);
-            }
-        }
-
-        /// The tree of a pool's free blocks: the second below the first.
-        fn tree(&mut self, pool: u64, blocks: &[u64]) {
-            let header = self.device + pool;
-            let nodes: Vec<u64> = blocks.iter().map(|_| self.sample.block(40)).collect();
-            for (at, (node, block)) in nodes.iter().zip(blocks).enumerate() {
-                let parent = at.checked_sub(1).map_or(header, |above| nodes[above]);
-                let right = nodes.get(at + 1).copied().unwrap_or(0);
-                self.put(*node, &[1, parent, 0, right, *block]);
-            }
-            let (first, last) = (nodes.first().copied(), nodes.last().copied());
-            let words = [0, first.unwrap_or(0), first.unwrap_or(header), last.unwrap_or(header), nodes.len() as u64];
-            self.put(header, &words);
-        }
-
-        /// Four blocks in a segment of 2 MiB, and a segment of 20 MiB that is one live block.
-        fn whole() -> Self {
-            const LIVE: u64 = 1 << 8 | 1;
-            const FREE: u64 = 1 << 8;
-            let mut made = Self::new();
-            let blocks = [
-                made.describe(SMALL_POOL, (SMALL, 1024, 900), LIVE),
-                made.describe(SMALL_POOL, (SMALL + 1024, 512, 0), FREE),
-                made.describe(SMALL_POOL, (SMALL + 1536, 2048, 2047), LIVE),
-                made.describe(SMALL_POOL, (SMALL + 3584, 2 * MIB - 3584, 0), FREE),
-            ];
-            made.chain(&blocks);
-            made.describe(LARGE_POOL, (LARGE, 20 * MIB, 19 * MIB + 1), LIVE);
-            made.tree(SMALL_POOL, &[blocks[1], blocks[3]]);
-            made.tree(LARGE_POOL, &[]);
-            made.put(made.device + FIGURES, &[20 * MIB + 3072, 22 * MIB]);
-            made
-        }
     }
 
     fn block(address: u64, size_bytes: u64, requested: u64) -> LiveBlock {

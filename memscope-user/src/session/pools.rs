@@ -95,8 +95,7 @@ fn report(pid: u32, books: &Books, speaker: &Speaker) {
     ));
     if !books.unsure.is_empty() {
         let devices: Vec<String> = books.unsure.iter().map(u32::to_string).collect();
-        let disagrees =
-            "it did not agree with its own sums (it changed all the while, or has pools of captured graphs)";
+        let disagrees = "it did not agree with its own sums (it changed all the while)";
         let why = books.cut.map_or_else(|| disagrees.to_owned(), |cut| cut.to_string());
         warn(pid, &format!("device {}: {why}", devices.join(", ")), speaker);
     }

@@ -1,6 +1,6 @@
 //! The allocators of the devices, behind a variable that the framework exports.
 
-use super::Missing;
+use super::{Missing, private::Private};
 use crate::holders::{
     graph::Graph,
     heap::Block,
@@ -25,10 +25,19 @@ const MAX_DEVICES: u64 = 512;
 const SAME_SIZE: u64 = 32;
 
 /// The allocator of one device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Device {
     pub(super) number: u32,
     pub(super) block: Block,
+    /// Pools of their own inside of it, by address.
+    pub(super) privates: Vec<Private>,
+}
+
+impl Device {
+    /// The host memory that blocks point into: the allocator itself first, then the pools of their own.
+    pub(super) fn areas(&self) -> impl Iterator<Item = Block> {
+        std::iter::once(self.block).chain(self.privates.iter().map(|private| private.block))
+    }
 }
 
 #[derive(Debug)]
@@ -86,7 +95,7 @@ fn devices(graph: &Graph<'_>, [begin, end, capacity]: [u64; 3]) -> Option<Vec<De
     let devices = (0..).zip(elements).map(|(number, element)| {
         let block = graph.heap.block(element)?;
         let is_whole = block.start == element && (MIN_DEVICE_BYTES..MAX_DEVICE_BYTES).contains(&block.size);
-        (is_whole && !block.is_free).then_some(Device { number, block })
+        (is_whole && !block.is_free).then_some(Device { number, block, privates: Vec::new() })
     });
     let devices: Vec<Device> = devices.collect::<Option<_>>()?;
     let same = devices.windows(2).all(|two| two[0].block.size.abs_diff(two[1].block.size) <= SAME_SIZE);

@@ -75,6 +75,14 @@ impl Fields {
         from..from + 8
     }
 
+    /// The same fields with the requested size: the word behind the size, if it is never larger in blocks that are handed out. Others keep
+    /// what they had before they were split.
+    pub(super) fn with_requested<'a>(self, mut live: impl Iterator<Item = &'a [u64]>) -> Self {
+        let word = self.size + 1;
+        let fits = word < self.words && live.all(|row| at(row, word) <= self.size(row));
+        Self { requested: fits.then_some(word), ..self }
+    }
+
     pub(super) fn end(&self, row: &[u64]) -> u64 {
         self.address(row).saturating_add(self.size(row))
     }
@@ -103,8 +111,7 @@ pub(super) fn find(memory: &Memory<'_>, pool_offset: u64, size: u64, owners: &[(
             }
             let Some((agreeing, address, size)) = extent(&pairs, words) else { continue };
             if best.is_none_or(|(known, _)| agreeing > known) {
-                let requested = requested(&rows, size, words);
-                let fields = Fields { words, pool, address, size, requested, previous: *previous, next: *next };
+                let fields = Fields { words, pool, address, size, requested: None, previous: *previous, next: *next };
                 best = Some((agreeing, fields));
             }
         }
@@ -140,10 +147,4 @@ fn extent(pairs: &[Pair<'_>], words: usize) -> Option<(usize, usize, usize)> {
     });
     // Of equal ones the first.
     agreeing.max_by_key(|(agreeing, address, size)| (*agreeing, std::cmp::Reverse((*address, *size))))
-}
-
-/// The word behind the size, if it is never larger: the requested size.
-fn requested(rows: &Rows, size: usize, words: usize) -> Option<usize> {
-    let word = size + 1;
-    (word < words && rows.values().all(|row| row[word] <= row[size])).then_some(word)
 }

@@ -1,12 +1,17 @@
 //! The blocks of a framework's caching allocator, out of its own structures, without offsets of any version.
 //!
 //! [`devices`] finds the allocators of the devices behind the one exported variable, [`layout`] the fields of a block,
-//! by properties that only a list of neighbours has, [`trees`] the free blocks, and [`reading`] reads all of it again
-//! until the result is of one moment, as the allocator's own sums prove.
+//! by properties that only a list of neighbours has, [`trees`] the free blocks, [`private`] the pools of captured graphs,
+//! and [`reading`] reads all of it again until the result is of one moment, as the allocator's own sums prove.
 
 mod devices;
 mod layout;
+#[cfg(test)]
+pub(super) mod made;
+mod private;
 mod reading;
+#[cfg(test)]
+mod tests;
 mod trees;
 
 use self::{devices::Device, layout::Fields, reading::Reading};
@@ -36,6 +41,8 @@ pub(super) struct PoolBlock {
     /// The segment can grow: it is address space, parts of which have memory.
     pub(super) is_expandable: bool,
     pub(super) is_small: bool,
+    /// Number of its pool, where that is one of its own, such as a captured graph has: else 0 and 0.
+    pub(super) private: (u64, u64),
     pub(super) device: u32,
 }
 
@@ -79,9 +86,12 @@ pub(super) fn is_started(graph: &Graph<'_>) -> bool {
 
 /// Reads the pool of a process.
 pub(super) fn find(graph: &Graph<'_>) -> Result<Pool, Missing> {
-    let allocator = devices::find(graph)?;
+    let mut allocator = devices::find(graph)?;
+    for device in &mut allocator.devices {
+        device.privates = private::find(graph, device);
+    }
     let mut pool = Pool { class: allocator.class, list: allocator.list, ..Pool::default() };
-    pool.own.extend(allocator.devices.iter().map(|device| device.block.start));
+    pool.own.extend(allocator.devices.iter().flat_map(|device| device.areas().map(|area| area.start)));
     let mut seen = false;
     for device in &allocator.devices {
         let Some((fields, owners)) = fields_of(graph, device) else { continue };
@@ -91,7 +101,7 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Pool, Missing> {
         if !reading.is_proved {
             pool.unsure.push(device.number);
         }
-        add(&mut pool, device, &reading);
+        add(&mut pool, graph, device, &reading);
     }
     if !seen {
         return Err(Missing::Blocks);
@@ -104,24 +114,25 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Pool, Missing> {
     Ok(pool)
 }
 
-/// Host blocks of one size that point, at one offset, into the device's allocator; and their targets there.
+/// Host blocks of one size that point, at one offset, into the device's allocator or a pool of its own; and their targets there.
 type Owners = Vec<(u64, u64)>;
 
 fn fields_of(graph: &Graph<'_>, device: &Device) -> Option<(Fields, Owners)> {
     let mut groups: HashMap<(u64, u64), Owners> = HashMap::default();
-    let Block { start, size, .. } = device.block;
-    graph.pointers.to(start..start + size, 4 * MAX_BLOCKS, |pointer| {
-        if (start..start + size).contains(&pointer.place) {
-            return;
-        }
-        let block = graph.heap.block(pointer.place).filter(|block| !block.is_free);
-        if let Some(block) = block.filter(|block| DESCRIPTION_BYTES.contains(&block.size)) {
-            // malloc returns a block whole if it cannot split it, so equal objects have blocks that differ by 16.
-            for size in [block.size, block.size - 16] {
-                groups.entry((pointer.place - block.start, size)).or_default().push((block.start, pointer.target));
+    for Block { start, size, .. } in device.areas() {
+        graph.pointers.to(start..start + size, 4 * MAX_BLOCKS, |pointer| {
+            if (start..start + size).contains(&pointer.place) {
+                return;
             }
-        }
-    });
+            let block = graph.heap.block(pointer.place).filter(|block| !block.is_free);
+            if let Some(block) = block.filter(|block| DESCRIPTION_BYTES.contains(&block.size)) {
+                // malloc returns a block whole if it cannot split it, so equal objects have blocks that differ by 16.
+                for size in [block.size, block.size - 16] {
+                    groups.entry((pointer.place - block.start, size)).or_default().push((block.start, pointer.target));
+                }
+            }
+        });
+    }
     let mut groups: Vec<_> = groups.into_iter().filter(|(_, owners)| owners.len() <= MAX_BLOCKS).collect();
     groups.sort_unstable_by_key(|((offset, size), owners)| (std::cmp::Reverse((owners.len(), *size)), *offset));
     groups.truncate(MAX_GROUPS);
@@ -132,11 +143,11 @@ fn fields_of(graph: &Graph<'_>, device: &Device) -> Option<(Fields, Owners)> {
     found.next()
 }
 
-fn add(pool: &mut Pool, device: &Device, reading: &Reading) {
+fn add(pool: &mut Pool, graph: &Graph<'_>, device: &Device, reading: &Reading) {
     let Reading { fields, rows, live, mapped, .. } = reading;
     let is_live = |row: &[u64]| layout::byte(row, *live) == 1;
     let has_memory = |row: &[u64]| mapped.is_none_or(|at| layout::byte(row, at) == 1);
-    let small = small_pool(reading);
+    let small = small_pools(graph, device, reading);
     let segments = segments(reading, &has_memory);
     for (at, row) in rows {
         pool.own.insert(*at);
@@ -153,10 +164,22 @@ fn add(pool: &mut Pool, device: &Device, reading: &Reading) {
             stream: layout::stream(row),
             segment,
             is_expandable,
-            is_small: Some(fields.pool(row)) == small,
+            is_small: small.contains(&fields.pool(row)),
+            private: private::containing(&device.privates, fields.pool(row)).map_or((0, 0), |private| private.number),
             device: device.number,
         });
     }
+}
+
+/// The pools of small blocks. Where one of its own shows the place of the word that says so, it says so of all.
+fn small_pools(graph: &Graph<'_>, device: &Device, reading: &Reading) -> HashSet<u64> {
+    let pools: HashSet<u64> = reading.rows.values().map(|row| reading.fields.pool(row)).collect();
+    let owner = private::owner_word(graph, &device.privates, &pools);
+    let Some(word) = owner.and_then(|owner| owner.checked_sub(1)) else {
+        return small_pool(reading).into_iter().collect();
+    };
+    let is_small = |pool: &u64| graph.memory.word(pool + word * 8).is_some_and(|word| word & 0xff == 1);
+    pools.into_iter().filter(is_small).collect()
 }
 
 /// Of the pools that blocks point at, the one with the smallest largest live block, if that is small.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     hash::HashSet,
-    holders::{graph::Graph, source::ADDRESS_END, source::Source},
+    holders::{graph::Graph, heap::Block, source::ADDRESS_END, source::Source},
 };
 
 /// Longest time of reading one device.
@@ -39,14 +39,14 @@ struct Reader<'a> {
     graph: &'a Graph<'a>,
     device: &'a Device,
     fields: Fields,
-    /// What blocks point at as their pool.
+    /// What blocks point at as their pool, in order.
     pools: Vec<u64>,
 }
 
 /// One reading.
 struct Moment {
     rows: Rows,
-    /// Of the device's allocator.
+    /// Of the device's allocator itself.
     words: Vec<u64>,
     headers: Vec<Header>,
 }
@@ -68,6 +68,8 @@ pub(super) fn read(graph: &Graph<'_>, device: &Device, fields: Fields, owners: &
         if proof.is_some() || is_late {
             live = proof.unwrap_or(live);
             let mapped = mapped_byte(&moment.rows, &fields, live);
+            let handed_out = moment.rows.values().map(|row| &**row).filter(|row| byte(row, live) == 1);
+            let fields = fields.with_requested(handed_out);
             let is_empty = moment.rows.is_empty();
             let reading = Reading { fields, rows: moment.rows, live, mapped, is_proved: proof.is_some() };
             return (!is_empty).then_some(reading);
@@ -87,10 +89,23 @@ fn mapped_byte(rows: &Rows, fields: &Fields, live: usize) -> Option<usize> {
 }
 
 impl Reader<'_> {
-    fn allocator_words(&self) -> Vec<u64> {
-        let len = (self.device.block.size & !7) as usize;
-        let bytes = self.source.read_pieces(&[self.device.block.start], len);
-        bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
+    /// Where it starts, and its words, of the allocator and of each pool of its own.
+    fn area_words(&self) -> Vec<(u64, Vec<u64>)> {
+        let words = |area: Block| {
+            let bytes = self.source.read_pieces(&[area.start], (area.size & !7) as usize);
+            (area.start, bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
+        };
+        self.device.areas().map(words).collect()
+    }
+
+    /// Headers of the trees of all pools.
+    fn headers(&self, areas: &[(u64, Vec<u64>)]) -> Vec<Header> {
+        let of_area = |(start, words): &(u64, Vec<u64>)| {
+            let from = self.pools.partition_point(|pool| pool < start);
+            let to = self.pools.partition_point(|pool| *pool < start + words.len() as u64 * 8);
+            trees::headers(words, *start, &self.pools[from..to])
+        };
+        areas.iter().flat_map(of_area).collect()
     }
 
     fn rows(&self, blocks: &[u64]) -> Vec<(u64, Box<[u64]>)> {
@@ -103,9 +118,11 @@ impl Reader<'_> {
     /// The byte that is 0 for exactly the blocks in trees. If no trees were whole, the first candidate.
     fn learn_live(&self, known: &HashSet<u64>) -> usize {
         let rows: Rows = self.rows(&known.iter().copied().collect::<Vec<_>>()).into_iter().collect();
-        let words = self.allocator_words();
         let is_block = |block: u64| rows.contains_key(&block);
-        let free = trees::free_blocks(self.graph.memory, self.device.block.start, &words, is_block);
+        let mut free = HashSet::default();
+        for (start, words) in self.area_words() {
+            free.extend(trees::free_blocks(self.graph.memory, start, &words, is_block));
+        }
         let blocks = || rows.iter().filter(|(_, row)| self.fields.address(row) != 0);
         let says =
             |at: usize| blocks().all(|(block, row)| byte(row, at) <= 1 && (byte(row, at) == 0) == free.contains(block));
@@ -124,19 +141,20 @@ impl Reader<'_> {
             }
             rows.extend(self.rows(&new));
         }
-        let words = self.allocator_words();
-        let headers = trees::headers(&words, self.device.block.start, &self.pools);
+        let mut areas = self.area_words();
+        let headers = self.headers(&areas);
         let mut free = trees::blocks_now(self.source, &headers);
         free.retain(|block| !rows.contains_key(block));
         free.sort_unstable();
         free.dedup();
         rows.extend(self.rows(&free));
         self.drop_what_is_none(&mut rows);
+        let words = if areas.is_empty() { Vec::new() } else { areas.swap_remove(0).1 };
         Moment { rows, words, headers }
     }
 
     fn is_of_pool(&self, row: &[u64]) -> bool {
-        self.pools.contains(&self.fields.pool(row))
+        self.pools.binary_search(&self.fields.pool(row)).is_ok()
     }
 
     fn unknown_neighbours(&self, rows: &Rows) -> Vec<u64> {
