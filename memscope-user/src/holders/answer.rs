@@ -77,6 +77,26 @@ pub struct PoolNow {
     pub free: Sum,
     /// Devices with blocks that changed while they were read: the sums are approximate.
     pub unsure_devices: Vec<u32>,
+    /// Parts of it that are pools of their own, as captured graphs have: other requests get no memory of theirs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub private: Vec<PrivateNow>,
+}
+
+/// A pool of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct PrivateNow {
+    /// Device.
+    pub device: u32,
+    /// Its number, as `PyTorch` has it.
+    pub number: (u64, u64),
+    /// Segments.
+    pub segments: u64,
+    /// Bytes of its segments.
+    pub size_bytes: u64,
+    /// Live blocks.
+    pub live: Sum,
+    /// Free pieces.
+    pub free: Sum,
 }
 
 /// How blocks are held.

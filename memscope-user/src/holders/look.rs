@@ -1,19 +1,20 @@
 //! From a question to its answer: reads the process, finds the pool, searches, reads again, groups.
 
 use std::{
+    collections::BTreeMap,
     ops::Range,
     time::{Duration, Instant},
 };
 
 use super::{
-    answer::{Effort, Holders, PoolNow, State, Sum},
+    answer::{Effort, Holders, PoolNow, PrivateNow, State, Sum},
     deadline::{Allowed, Deadline},
     graph::{Found, Graph, Path, Wanted},
     group::{self, Held, Way},
     heap::{self, Allocator, Heap},
     memory::Memory,
     pointers::{Limits, Pointers},
-    pool::{self, Missing, Pool},
+    pool::{self, Missing, Pool, PoolBlock},
     python::{self, Python},
     source::Source,
     tree,
@@ -356,16 +357,27 @@ fn sums(pool: &Pool) -> PoolNow {
         live: Sum::default(),
         free: Sum::default(),
         unsure_devices: pool.unsure.clone(),
+        private: Vec::new(),
     };
-    let mut segments: Vec<(u32, u64)> = pool.blocks.iter().map(|block| (block.device, block.segment)).collect();
-    segments.sort_unstable();
-    segments.dedup();
-    now.segments = segments.len() as u64;
+    let mut private: BTreeMap<(u32, (u64, u64)), PrivateNow> = BTreeMap::new();
+    let mut segments = HashSet::default();
     for block in &pool.blocks {
-        now.size_bytes += block.size_bytes;
+        let PoolBlock { device, segment, size_bytes, private: number, .. } = *block;
+        let is_new = u64::from(segments.insert((device, segment)));
+        now.segments += is_new;
+        now.size_bytes += size_bytes;
         let sum = if block.is_live { &mut now.live } else { &mut now.free };
-        sum.add(block.size_bytes);
+        sum.add(size_bytes);
+        if number != (0, 0) {
+            let own = private.entry((device, number)).or_default();
+            (own.device, own.number) = (device, number);
+            own.segments += is_new;
+            own.size_bytes += size_bytes;
+            let sum = if block.is_live { &mut own.live } else { &mut own.free };
+            sum.add(size_bytes);
+        }
     }
+    now.private = private.into_values().collect();
     now
 }
 

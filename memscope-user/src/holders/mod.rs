@@ -51,7 +51,7 @@ mod trail;
 mod tree;
 
 pub use self::{
-    answer::{Branch, Effort, Group, Holder, Holders, PoolNow, Purpose, State, Sum},
+    answer::{Branch, Effort, Group, Holder, Holders, PoolNow, PrivateNow, Purpose, State, Sum},
     text::write_text,
 };
 #[cfg(feature = "trace")]

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::answer::{Branch, Group, Holder, Holders, PoolNow, Purpose, State, Sum};
+use super::answer::{Branch, Group, Holder, Holders, PoolNow, PrivateNow, Purpose, State, Sum};
 use crate::{
     printable::OneLine,
     text::numbers::{counted, rounded, seconds},
@@ -59,6 +59,26 @@ fn write_pool(pool: &PoolNow, out: &mut dyn Write) -> io::Result<()> {
         sum(*live),
         rounded(free.size_bytes.into()),
         counted(free.blocks, "piece"),
+    )?;
+    write_private(&pool.private, out)
+}
+
+/// In one line, if there are any.
+fn write_private(pools: &[PrivateNow], out: &mut dyn Write) -> io::Result<()> {
+    if pools.is_empty() {
+        return Ok(());
+    }
+    let (mut bytes, mut live) = (0, Sum::default());
+    for pool in pools {
+        bytes += pool.size_bytes;
+        (live.blocks, live.size_bytes) = (live.blocks + pool.live.blocks, live.size_bytes + pool.live.size_bytes);
+    }
+    let pools = counted(pools.len() as u64, "pool");
+    writeln!(
+        out,
+        "of it {} in {pools} of captured graphs or of the program's own; live: {}",
+        rounded(u128::from(bytes)),
+        sum(live)
     )
 }
 
