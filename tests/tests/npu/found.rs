@@ -130,6 +130,18 @@ fn churn_found_expandable() {
     found(&program, false);
 }
 
+/// Captured graphs have pools of their own, with blocks that go on living, and memory that is given back with the graph.
+#[test]
+fn graphs_found() {
+    found(&Program::new("graphs.py 20 12"), true);
+}
+
+#[test]
+fn graphs_found_expandable() {
+    let program = Program::new("graphs.py 20 12").env("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True");
+    found(&program, false);
+}
+
 /// Blocks come and go while the pool is read. What was proved is the program's own; what was not is not said.
 #[test]
 fn found_while_it_works() {

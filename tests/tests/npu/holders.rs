@@ -2,11 +2,11 @@
 
 use memscope_tests::harness::holders::{ask, blocks, cases, said, wrong};
 use memscope_tests::torch::bench::Program;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-/// What the allocator's snapshot has of blocks with a state: how many, and their bytes.
-fn sum(snapshot: &[Value], such: impl Fn(&str) -> bool) -> (u64, u64) {
-    let all = snapshot.iter().flat_map(|segment| segment["blocks"].as_array().expect("blocks"));
+/// What segments of the allocator's snapshot have of blocks with a state: how many, and their bytes.
+fn sum<'a>(segments: impl IntoIterator<Item = &'a Value>, such: impl Fn(&str) -> bool) -> (u64, u64) {
+    let all = segments.into_iter().flat_map(|segment| segment["blocks"].as_array().expect("blocks"));
     let chosen = all.filter(|block| such(block["state"].as_str().expect("a state")));
     chosen.fold((0, 0), |(count, bytes), block| (count + 1, bytes + block["size"].as_u64().expect("a size")))
 }
@@ -20,15 +20,47 @@ fn holders_of_tensors() {
     let found = ask(target.pid(), &[&blocks(&cases)]);
     let wrong = wrong(&cases, &said(&found));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let line = stdout.lines().find_map(|line| line.strip_prefix("SNAPSHOT ")).expect("a snapshot");
-    let snapshot: Vec<Value> = serde_json::from_str(line).expect("a snapshot");
     let pool = &found["pool"];
-    let of = |what: &Value| (what["blocks"].as_u64().expect("blocks"), what["size_bytes"].as_u64().expect("bytes"));
-    assert_eq!(pool["segments"].as_u64(), Some(snapshot.len() as u64));
-    assert_eq!(of(&pool["live"]), sum(&snapshot, |state| state == "active_allocated"));
-    assert_eq!(of(&pool["free"]), sum(&snapshot, |state| state != "active_allocated"));
-    assert_eq!(pool["unsure_devices"], serde_json::json!([]));
+    same_sums(pool, &snapshot(&stdout));
+    assert_eq!((&pool["unsure_devices"], &pool["private"]), (&json!([]), &Value::Null));
     all_blocks(target.pid(), pool);
+}
+
+/// The allocator's own list of its segments.
+fn snapshot(stdout: &str) -> Vec<Value> {
+    let line = stdout.lines().find_map(|line| line.strip_prefix("SNAPSHOT ")).expect("a snapshot");
+    serde_json::from_str(line).expect("a snapshot")
+}
+
+fn same_sums<'a>(found: &Value, segments: impl IntoIterator<Item = &'a Value>) {
+    let segments: Vec<&Value> = segments.into_iter().collect();
+    let of = |what: &Value| (what["blocks"].as_u64().expect("blocks"), what["size_bytes"].as_u64().expect("bytes"));
+    let bytes: u64 = segments.iter().map(|segment| segment["total_size"].as_u64().expect("a size")).sum();
+    assert_eq!((found["segments"].as_u64(), found["size_bytes"].as_u64()), (Some(segments.len() as u64), Some(bytes)));
+    assert_eq!(of(&found["live"]), sum(segments.iter().copied(), |state| state == "active_allocated"));
+    assert_eq!(of(&found["free"]), sum(segments.iter().copied(), |state| state != "active_allocated"));
+}
+
+/// Makes sure that the pools of captured graphs are the allocator's own, each by its number.
+#[test]
+fn pools_of_graphs() {
+    for configuration in ["", "expandable_segments:True"] {
+        let (target, _) = Program::new("graphs.py 20 12").env("PYTORCH_NPU_ALLOC_CONF", configuration).waiting();
+        let pool = &ask(target.pid(), &[])["pool"];
+        let snapshot = snapshot(&target.stdout());
+        same_sums(pool, &snapshot);
+        assert_eq!(pool["unsure_devices"], json!([]));
+        let private = pool["private"].as_array().expect("pools");
+        for own in private {
+            same_sums(own, snapshot.iter().filter(|segment| segment["segment_pool_id"] == own["number"]));
+        }
+        let mut numbers: Vec<&Value> = snapshot.iter().map(|segment| &segment["segment_pool_id"]).collect();
+        numbers.sort_by_key(ToString::to_string);
+        numbers.dedup();
+        // The default pool has number 0 and 0.
+        println!("{} pools of their own", private.len());
+        assert!(private.len() > 2 && private.len() + 1 == numbers.len(), "{pool}");
+    }
 }
 
 /// All live blocks at once: the tree has those that are held, and no byte twice.
