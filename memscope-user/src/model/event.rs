@@ -162,6 +162,29 @@ pub struct PoolRefused {
     pub asked_ns: u64,
 }
 
+/// A graph of `PyTorch`'s. What is requested while it is captured is of a pool of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Graph {
+    /// Its address: another graph may have it once this one is gone.
+    pub handle: u64,
+    /// The change.
+    pub change: GraphChange,
+}
+
+/// A change of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GraphChange {
+    /// The thread begins to capture it.
+    Begins {
+        /// Number of its pool, which graphs can share; 0 and 0: one is made for it.
+        pool: (u64, u64),
+    },
+    /// It is captured.
+    Ends,
+    /// It is given up, if it was not before.
+    Reset,
+}
+
 /// A pool has a block back for good and can hand it out again. The [`Free`] of the block, at the time when the program
 /// gave it back, comes right behind; or it came before, if a stream was still using the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -433,6 +456,8 @@ pub enum EventKind {
     PoolRefused(PoolRefused),
     /// The program has `PyTorch`'s pool give unused memory of all devices back to the driver. Has no row.
     CacheEmptied,
+    /// A graph of `PyTorch`'s is captured, or given up. Has no row.
+    Graph(Graph),
     /// A pool has got a block back for good.
     BlockReturned(BlockReturned),
     /// Address space changes.

@@ -172,6 +172,15 @@ pub enum PoolCall {
     /// The program has `torch_npu` give unused memory of all devices back to the driver.
     #[serde(rename = "pta_empty_cache")]
     EmptyCache,
+    /// The thread has begun to capture graph `Handle` of `torch_npu`, for the pool with the numbers `PoolFirst` and `PoolSecond`.
+    #[serde(rename = "graph_begin")]
+    GraphBegin,
+    /// The capture of graph `Handle` ends.
+    #[serde(rename = "graph_end")]
+    GraphEnd,
+    /// Graph `Handle` is given up.
+    #[serde(rename = "graph_reset")]
+    GraphReset,
 }
 
 /// Calls of ATB.
@@ -296,7 +305,7 @@ impl CallKind {
                     | MstxCall::RegionRegister
                     | MstxCall::RegionUnregister
             ),
-            Self::Pool(call) => !matches!(call, PoolCall::Request | PoolCall::EmptyCache),
+            Self::Pool(call) => matches!(call, PoolCall::Alloc | PoolCall::Free | PoolCall::Report),
             Self::Atb(_) => true,
             Self::Torch(call) => !matches!(call, TorchCall::Catch),
             Self::Runtime(_) | Self::Script(_) | Self::Watch(_) => false,
@@ -309,7 +318,7 @@ mod tests {
     use super::*;
 
     /// The words in captures of all versions so far, in the order of the enums above.
-    const WORDS: [&str; 67] = [
+    const WORDS: [&str; 70] = [
         "hal_alloc",
         "hal_create",
         "hal_free",
@@ -351,6 +360,9 @@ mod tests {
         "pta_report",
         "pool_request",
         "pta_empty_cache",
+        "graph_begin",
+        "graph_end",
+        "graph_reset",
         "atb_start",
         "atb_end",
         "atb_tensors",

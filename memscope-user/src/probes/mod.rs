@@ -156,6 +156,10 @@ pub enum Field {
     StartTime,
     /// Rows of a Python trace.
     TraceRows,
+    /// First number of a pool of its own.
+    PoolFirst,
+    /// The second.
+    PoolSecond,
 }
 
 /// Functions that nest in each other and are reported once.

@@ -157,6 +157,7 @@ fn is_work(kind: &EventKind) -> bool {
         | EventKind::BlockReturned(_)
         | EventKind::PoolRefused(_)
         | EventKind::CacheEmptied
+        | EventKind::Graph(_)
         | EventKind::Region(_)
         | EventKind::DeviceUsage(_)
         | EventKind::Looked(_)

@@ -11,7 +11,9 @@ use super::Interpreted;
 use super::failing::Failing;
 use crate::backend::{Backend, PoolChange, PoolWord};
 use crate::decode::Phase;
-use crate::model::{Asked, BlockReturned, Device, EventKind, Figures, FreeCause, Name, Pool, PoolRefused};
+use crate::model::{
+    Asked, BlockReturned, Device, EventKind, Figures, FreeCause, Graph, GraphChange, Name, Pool, PoolRefused,
+};
 use crate::probes::{Field, PoolCall, RowInfo};
 
 /// Fewest threads per process with a kept last request to a pool.
@@ -28,6 +30,8 @@ pub(in crate::pipeline) enum Effect {
     Request { size_bytes: u64 },
     /// The program has the pool give unused memory back.
     EmptyCache,
+    /// A graph changes.
+    Graph(Graph),
     /// The wrong function was located: all its reports are ignored.
     Mislocated { symbol: Name },
 }
@@ -51,7 +55,7 @@ pub(super) const fn figures(kind: PoolCall) -> &'static [Figures] {
     match kind {
         PoolCall::Alloc | PoolCall::Free | PoolCall::Report => &[Figures::Memory],
         PoolCall::Request => &[Figures::Failures],
-        PoolCall::EmptyCache => &[],
+        PoolCall::EmptyCache | PoolCall::GraphBegin | PoolCall::GraphEnd | PoolCall::GraphReset => &[],
     }
 }
 
@@ -70,9 +74,19 @@ pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
         (PoolCall::Report, _) => pool_report(call)?,
         (PoolCall::Request, _) => Effect::Request { size_bytes: call.field(Field::Size)? },
         (PoolCall::EmptyCache, _) => Effect::EmptyCache,
+        (PoolCall::GraphBegin, _) => {
+            let pool = (call.field(Field::PoolFirst)?, call.field(Field::PoolSecond)?);
+            graph(call, GraphChange::Begins { pool })?
+        }
+        (PoolCall::GraphEnd, _) => graph(call, GraphChange::Ends)?,
+        (PoolCall::GraphReset, _) => graph(call, GraphChange::Reset)?,
         _ => return Ok(None),
     };
     Ok(Some(super::Effect::Pool(effect)))
+}
+
+fn graph(call: &RawCall<'_>, change: GraphChange) -> Result<Effect, Unusable> {
+    Ok(Effect::Graph(Graph { handle: call.field(Field::Handle)?, change }))
 }
 
 fn pool_of(backend: &dyn Backend, row: &RowInfo) -> Pool {
@@ -156,6 +170,7 @@ impl Pools {
                 self.refused(turn);
                 turn.emit(Device::None, EventKind::CacheEmptied);
             }
+            Effect::Graph(graph) => turn.emit(Device::None, EventKind::Graph(graph)),
             Effect::Mislocated { symbol } => self.is_mislocated(symbol, turn),
         }
     }

@@ -94,6 +94,7 @@ fn line(event: &Event) -> String {
             write!(line, "recovered request {} after {}", recovered.request, recovered.failed_attempts)
         }
         EventKind::CacheEmptied => write!(line, "cache emptied"),
+        EventKind::Graph(graph) => write!(line, "graph {:x} {:?}", graph.handle, graph.change),
         EventKind::PoolRefused(refused) => write!(line, "pool refused {}", refused.size_bytes),
         EventKind::BlockReturned(BlockReturned { addr, size_bytes, allocation_id, active_bytes, .. }) => {
             write!(line, "returned {addr:x}+{size_bytes} block {allocation_id:?} active {active_bytes}")

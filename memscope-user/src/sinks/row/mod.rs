@@ -105,6 +105,7 @@ impl<'a> Row<'a> {
             | EventKind::Looked(_)
             | EventKind::PoolRefused(_)
             | EventKind::CacheEmptied
+            | EventKind::Graph(_)
             | EventKind::ProcessEnd => None,
         }
     }

@@ -13,7 +13,26 @@ const PTA: ProbeSpec = ProbeSpec {
     ..ProbeSpec::BASE
 };
 
+/// A member function of a graph: its first argument is the graph's address.
+const GRAPH: ProbeSpec = ProbeSpec { fields: &[(Field::Handle, Fetch::arg(0))], ..PTA };
+// void c10_npu::NPUGraph::capture_begin(MempoolId_t pool, aclmdlRICaptureMode capture_mode)
+/// At its end: what it requests itself is of the default pool. The pair of numbers takes two registers.
+const CAPTURE_BEGIN: ProbeSpec = ProbeSpec {
+    symbol: "_ZN7c10_npu8NPUGraph13capture_beginESt4pairIyyE19aclmdlRICaptureMode",
+    meaning: CallKind::Pool(PoolCall::GraphBegin),
+    when: When::OwnReturn,
+    fields: &[(Field::Handle, Fetch::arg(0)), (Field::PoolFirst, Fetch::arg(1)), (Field::PoolSecond, Fetch::arg(2))],
+    ..GRAPH
+};
+
 pub(super) const ROWS: &[ProbeSpec] = &[
+    CAPTURE_BEGIN,
+    // The same with `bool report_shape` behind it.
+    ProbeSpec { symbol: "_ZN7c10_npu8NPUGraph13capture_beginESt4pairIyyE19aclmdlRICaptureModeb", ..CAPTURE_BEGIN },
+    // void c10_npu::NPUGraph::capture_end()
+    ProbeSpec { symbol: "_ZN7c10_npu8NPUGraph11capture_endEv", meaning: CallKind::Pool(PoolCall::GraphEnd), ..GRAPH },
+    // void c10_npu::NPUGraph::reset(), also where the graph was reset before, and when its object goes
+    ProbeSpec { symbol: "_ZN7c10_npu8NPUGraph5resetEv", meaning: CallKind::Pool(PoolCall::GraphReset), ..GRAPH },
     // void torch_npu::profiler::reportMemoryDataToNpuProfiler(const MemoryUsage &data): hidden, called for every block
     // that either allocator hands out or takes back (ascend-abi §6.2 has the layout of `MemoryUsage`).
     ProbeSpec {
