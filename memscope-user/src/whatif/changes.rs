@@ -157,6 +157,7 @@ impl Iterator for Acts<'_> {
                 | Op::Others { .. }
                 | Op::Reserved { .. }
                 | Op::Mark { .. }
+                | Op::PoolReleased { .. }
                 | Op::Nothing { .. } => {}
             }
         }

@@ -183,6 +183,7 @@ impl<'a> Replay<'a> {
                 self.marks = index + 1;
                 look.mark(index, &self.pools);
             }
+            Op::PoolReleased { device, private } => self.pools[usize::from(device)].released(private),
             Op::Nothing { .. } => {}
         }
         true

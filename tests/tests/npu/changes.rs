@@ -88,6 +88,32 @@ fn emptied_caches() {
     assert_answers(&answer(&run.folder.capture(), &[]), kept);
 }
 
+/// Captured graphs have pools of their own: a recording with some is reproduced, and what it says of other settings is what a run under these has.
+#[test]
+fn captured_graphs() {
+    const GROWING: &str = "expandable_segments:True";
+    let traced = |configuration: &str| {
+        let program = program("graphs.py 20").env("PYTORCH_NPU_ALLOC_CONF", configuration);
+        let (run, truth) = program.traced(&[]);
+        let last = truth.marks.last().expect("a mark");
+        let peaks = ["allocated_bytes.all.peak", "reserved_bytes.all.peak"].map(|key| last.stat(0, key));
+        (run, peaks)
+    };
+    let [plain, growing] = ["", GROWING].map(traced);
+    for (run, peaks) in [&plain, &growing] {
+        let found = answer(&run.folder.capture(), &[]);
+        let check = &found["check"];
+        println!("{} of {} events", check["agreeing"], check["events"]);
+        assert!(check["events"].as_u64() > Some(200) && check["agreeing"] == check["events"], "{found:#}");
+        assert_answers(&found, *peaks);
+    }
+    let found = answer(&plain.0.folder.capture(), &["--set", GROWING]);
+    let answers = found["answers"].as_array().expect("answers");
+    let predicted = answers.iter().find(|answer| answer["settings"] == GROWING).expect("the settings");
+    let predicted = ["allocated_peak_bytes", "reserved_peak_bytes"].map(|figure| span_of(predicted, figure));
+    assert_eq!(predicted, growing.1.map(|peak| [peak; 2]), "{found:#}");
+}
+
 /// A call of `empty_cache` that frees nothing is recorded, too: with segments that can grow it frees pages, and the peak is another one.
 #[test]
 fn caches_emptied_in_vain() {

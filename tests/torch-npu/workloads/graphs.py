@@ -1,7 +1,7 @@
-"""Graphs are captured, replayed and given up between other requests, as a server does: most in one pool, some in pools of their own. Blocks go
-into a pool that the program makes itself, too, where this version has such pools.
+"""Graphs are captured, replayed and given up between other requests, as a server does: most in one pool, some in pools of their own.
 
-Before it waits it prints `SNAPSHOT`, the allocator's own list of its blocks.
+With ATTACH_AT_CAPTURE blocks go into a pool that the program makes itself, too, where this version has such pools; and before it waits it prints
+`SNAPSHOT`, the allocator's own list of its blocks.
 
 usage: graphs.py CAPTURES [ATTACH_AT_CAPTURE]
 """
@@ -75,7 +75,7 @@ for number in range(captures):
         give_up(3)
         torch.npu.empty_cache()
     truth.mark(f"capture {number}")
-    if number == captures // 2:
+    if attach_at is not None and number == attach_at // 2:
         pools.append(own_pool())
 
 graphs.clear()

@@ -73,6 +73,8 @@ pub(super) struct Pool {
     tickets: Ticket,
     /// Those of them that streams have finished with; only lazy reclaiming lets them wait.
     ready: Vec<Ticket>,
+    /// Private pools that no graph uses any more.
+    released: Vec<u16>,
     figures: Figures,
     #[cfg(test)]
     pub(super) history: Option<Vec<(What, u64, u64)>>,
@@ -91,6 +93,7 @@ impl Pool {
             pending: BTreeMap::new(),
             tickets: 0,
             ready: Vec::new(),
+            released: Vec::new(),
             figures: Figures::default(),
             #[cfg(test)]
             history: None,
@@ -163,7 +166,8 @@ impl Pool {
 
     /// A free block of at least `size`, out of its rack: found, or made by the driver.
     fn obtain(&mut self, rack: u16, size: u64) -> Option<Id> {
-        let lazy = self.settings.lazy_reclaim;
+        // A request of a private pool is made while a graph is captured: then streams are not asked.
+        let lazy = self.settings.lazy_reclaim && !self.racks.is_private(rack);
         let reclaimed = lazy && self.pending.len() > LAZY_PENDING;
         if reclaimed {
             self.reclaim();
@@ -188,6 +192,10 @@ impl Pool {
             && let Some(id) = self.grow(rack, size)
         {
             return Some(id);
+        }
+        // Nor is the device synchronised: the request fails.
+        if self.racks.is_private(rack) {
+            return None;
         }
         self.device.calls.synchronize += 1;
         self.release_cached();

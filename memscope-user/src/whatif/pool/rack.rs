@@ -63,6 +63,11 @@ impl Racks {
         &mut self.classes[usize::from(class)]
     }
 
+    /// Whether it is of a private pool.
+    pub(super) fn is_private(&self, rack: u16) -> bool {
+        self.all[usize::from(rack)].class > 1
+    }
+
     pub(super) fn is_small(&self, rack: u16) -> bool {
         let class = self.all[usize::from(rack)].class;
         self.classes[usize::from(class)].small

@@ -4,7 +4,7 @@ use super::Pool;
 use super::block::Id;
 use crate::whatif::device::PAGE_BYTES;
 
-/// Classes of the default pool: small blocks and large ones.
+/// Classes of the default pool: large blocks and small ones.
 const DEFAULT_CLASSES: [u16; 2] = [1, 0];
 
 impl Pool {
@@ -14,14 +14,20 @@ impl Pool {
         self.release_cached();
     }
 
-    /// Gives back all free memory of the default pool, large blocks first. After a synchronisation of the device, so
-    /// blocks that streams were using come back before that.
+    /// No graph uses a private pool any more.
+    pub(in crate::whatif) fn released(&mut self, private: u16) {
+        self.released.push(private);
+    }
+
+    /// Gives back all free memory of the default pool, large blocks first, and of private pools that no graph uses any more. After a
+    /// synchronisation of the device, so blocks that streams were using come back before that.
     pub(super) fn release_cached(&mut self) {
         self.ready.clear();
         while let Some((_, id)) = self.pending.pop_first() {
             self.complete(id);
         }
-        for class in DEFAULT_CLASSES {
+        let private = self.released.iter().flat_map(|private| [2 * private, 2 * private + 1]);
+        for class in DEFAULT_CLASSES.into_iter().chain(private).collect::<Vec<_>>() {
             let (mut plain, mut expandable) = (Vec::new(), Vec::new());
             for id in self.racks.of_class(class) {
                 let block = self.blocks.get(id);

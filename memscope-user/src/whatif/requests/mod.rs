@@ -1,6 +1,7 @@
 //! The program's requests to its pool, in order: the input that no setting changes.
 
 mod from_events;
+mod graphs;
 mod process;
 #[cfg(test)]
 mod tests;

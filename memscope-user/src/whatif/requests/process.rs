@@ -1,12 +1,13 @@
 //! Events of one process to its list of requests.
 
+use super::graphs::Graphs;
 use super::thread::{Grown, OfPool, Reserved, Thread};
 use super::words::{MAX_LANES, MAX_MARKS, Op, Slots};
 use super::{Lane, Mark, MarkOf, Requests, Source};
 use crate::hash::HashMap;
 use crate::model::{
-    Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Mark as Marked, ModuleRole, Pool,
-    PoolOperators, PoolRefused, Region, RegionKind, Setting,
+    Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Graph, Mark as Marked,
+    ModuleRole, Pool, PoolOperators, PoolRefused, Region, RegionKind, Setting,
 };
 use crate::whatif::device::PAGE_BYTES;
 
@@ -49,6 +50,7 @@ pub(super) struct Process {
     live: HashMap<(u8, u64), Live>,
     driver: HashMap<(AllocApi, u64), DriverBlock>,
     threads: HashMap<u32, Thread>,
+    graphs: Graphs,
     held_bytes: Vec<u64>,
     reserved_bytes: Vec<Option<u64>>,
     /// Whether the pool reports returned blocks; not known yet.
@@ -82,6 +84,7 @@ impl Process {
             EventKind::Free(free) if is_pool(free.block.pool) => self.pool_free(event, free),
             EventKind::BlockReturned(returned) if is_pool(returned.pool) => self.returned(event.device, returned),
             EventKind::CacheEmptied => self.cache_emptied(event),
+            EventKind::Graph(graph) => self.graph(event.tid, graph),
             EventKind::PoolRefused(refused) => self.refused(event.tid, refused),
             EventKind::Alloc(alloc) if alloc.block.pool.is_driver() => self.driver_alloc(event, &alloc.block),
             EventKind::Free(free) if free.block.pool.is_driver() && free.cause.gave_back() => {
@@ -148,7 +151,9 @@ impl Process {
             self.requests.gaps.left_out += 1;
             return;
         }
-        let lane = self.lane(Lane { device, stream: asked.stream.unwrap_or(0), private: 0 });
+        let stream = asked.stream.unwrap_or(0);
+        let private = self.graphs.pool_of(event.tid, stream);
+        let lane = self.lane(Lane { device, stream, private });
         let thread = self.threads.entry(event.tid).or_default();
         thread.used_lane(device, lane);
         let of_pool = thread.got(asked.time_ns, &mut self.requests.words);
@@ -238,6 +243,13 @@ impl Process {
         let thread = self.threads.entry(event.tid).or_default();
         for device in 0..self.requests.devices.len() {
             thread.cache_emptied(event.time_ns, device as u8, &mut self.requests.words);
+        }
+    }
+
+    fn graph(&mut self, tid: u32, graph: &Graph) {
+        let Some(private) = self.graphs.change(tid, graph) else { return };
+        for device in 0..self.requests.devices.len() {
+            self.requests.words.push(Op::PoolReleased { device: device as u8, private });
         }
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::analyses::script::{Script, observe};
 use crate::analyses::select::{Condition, Filter, Test};
 use crate::backend::ascend::pools;
-use crate::model::{Device, EventKind, Mark as Marked, PoolRefused, RunEnd, Setting};
+use crate::model::{Device, EventKind, Graph, GraphChange, Mark as Marked, PoolRefused, RunEnd, Setting};
 
 const MIB: u64 = 1 << 20;
 const NPU: Device = Device::Npu(3);
@@ -101,6 +101,25 @@ fn emptied_caches_are_no_collections() {
             Op::Alloc { lane: 0, asked: 30 * MIB },
         ]
     );
+}
+
+/// What is requested while a graph is captured is of a lane of its own; the pool is released with its graph.
+#[test]
+fn captured_graphs_have_pools() {
+    let mut script = script();
+    let graph = |change| EventKind::Graph(Graph { handle: 9, change });
+    let place = |number: u64| SEGMENT + number * (64 << 20);
+    ask(&mut script, place(0), 3 * MIB, Some((place(0), 20 * MIB)));
+    script.event(graph(GraphChange::Begins { pool: (0, 0) }));
+    ask(&mut script, place(1), 3 * MIB, Some((place(1), 20 * MIB)));
+    script.event(graph(GraphChange::Ends));
+    ask(&mut script, place(0) + 4 * MIB, 3 * MIB, None);
+    script.event(graph(GraphChange::Reset)).event(graph(GraphChange::Reset));
+    let found = requests(&script);
+    let kinds: Vec<Op> = ops(&found).into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    let alloc = |lane| Op::Alloc { lane, asked: 3 * MIB };
+    assert_eq!(kinds, [alloc(0), alloc(1), alloc(0), Op::PoolReleased { device: 0, private: 1 }]);
+    assert_eq!(found.lanes.iter().map(|lane| (lane.stream, lane.private)).collect::<Vec<_>>(), [(5, 0), (5, 1)]);
 }
 
 /// Calls that empty the cache count each, whether segments are freed in them or not, and those are no further ones.

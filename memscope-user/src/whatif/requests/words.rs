@@ -24,6 +24,8 @@ pub(in crate::whatif) enum Op {
     Reserved { device: u8, bytes: u64 },
     /// A named moment.
     Mark { index: u32 },
+    /// No graph uses a private pool any more: what is free in it may be given back.
+    PoolReleased { device: u8, private: u16 },
     /// Nothing: was first taken for another operation.
     Nothing { words: u8 },
 }
@@ -49,6 +51,7 @@ const OTHERS: u32 = 1;
 const RESERVED: u32 = 2;
 const MARK: u32 = 3;
 const NOTHING: u32 = 4;
+const POOL_RELEASED: u32 = 5;
 
 /// The words of an operation, and their number.
 const fn encode(op: Op) -> ([u32; 3], usize) {
@@ -62,6 +65,9 @@ const fn encode(op: Op) -> ([u32; 3], usize) {
         Op::Others { device, bytes } => ([other(OTHERS, device as u32), (bytes >> 32) as u32, bytes as u32], 3),
         Op::Reserved { device, bytes } => ([other(RESERVED, device as u32), (bytes >> 32) as u32, bytes as u32], 3),
         Op::Mark { index } => ([other(MARK, index), 0, 0], 1),
+        Op::PoolReleased { device, private } => {
+            ([other(POOL_RELEASED, (device as u32) << 16 | private as u32), 0, 0], 1)
+        }
         Op::Nothing { words } => ([other(NOTHING, words as u32), 0, 0], words as usize),
     }
 }
@@ -144,6 +150,7 @@ fn decode_other(low: u32, rest: &[u32]) -> Option<(Op, usize)> {
         OTHERS => (Op::Others { device, bytes: wide()?.cast_signed() }, 2),
         RESERVED => (Op::Reserved { device, bytes: wide()? }, 2),
         MARK => (Op::Mark { index: value }, 0),
+        POOL_RELEASED => (Op::PoolReleased { device: (value >> 16) as u8, private: value as u16 }, 0),
         _ => (Op::Nothing { words: value as u8 }, (value as usize).saturating_sub(1)),
     })
 }
@@ -197,6 +204,7 @@ mod tests {
             Op::Others { device: 1, bytes: -(1 << 40) },
             Op::Reserved { device: 2, bytes: 1 << 40 },
             Op::Mark { index: MAX_MARKS - 1 },
+            Op::PoolReleased { device: 255, private: 8192 },
             Op::Nothing { words: 3 },
             Op::Free { slot: 0 },
         ];
