@@ -26,6 +26,11 @@ impl Graph<'_> {
         None
     }
 
+    /// Whether a deque or another block of one points at a block as one of its own.
+    pub(super) fn is_deque_block(&self, block: u64) -> bool {
+        self.begins_deque(block).is_some() || self.block_before(block).is_some()
+    }
+
     /// The block in front of another, if both say so.
     fn block_before(&self, block: u64) -> Option<u64> {
         let before = self.memory.word(block)?;

@@ -116,7 +116,8 @@ impl Graph<'_> {
     fn admits_entry(&self, parent: &Node, place: u64, child: &Node) -> bool {
         let Some(python) = self.python.filter(|_| child.is_python()) else { return true };
         match python.keys(parent.start) {
-            Some(keys) if self.is_table(parent, &keys) => keys.has(place),
+            // A deque fills a block from its middle on: what was a table before may be left in front.
+            Some(keys) if self.is_table(parent, &keys) => keys.has(place) || self.is_deque_block(parent.start),
             _ => true,
         }
     }
