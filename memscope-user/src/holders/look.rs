@@ -11,7 +11,7 @@ use super::{
     deadline::{Allowed, Deadline},
     graph::{Found, Graph, Path, Wanted},
     group::{self, Held, Way},
-    heap::{self, Allocator, Heap},
+    heap::Heap,
     memory::Memory,
     pointers::{Limits, Pointers},
     pool::{self, Missing, Pool, PoolBlock},
@@ -154,7 +154,7 @@ fn look_once(source: &dyn Source, question: &Question, begin: Instant) -> Result
     for block in &blocks {
         asked.add(block.size_bytes);
     }
-    let mut notes = notes(source, &found, &pointers, pool.as_ref());
+    let mut notes = notes(source, &found, &pointers, &heap, pool.as_ref());
     notes.extend(left_out_text(left_out + unsearched));
     Ok(Holders {
         python: python.map(|python| format!("CPython 3.{}", python.layout.minor)),
@@ -395,6 +395,7 @@ fn notes(
     source: &dyn Source,
     python: &Result<Option<Python<'_>>, String>,
     pointers: &Pointers,
+    heap: &Heap<'_>,
     pool: Result<&Pool, &Missing>,
 ) -> Vec<String> {
     let mut notes = Vec::new();
@@ -406,7 +407,7 @@ fn notes(
         ),
         Ok(Some(_)) => {}
     }
-    if let Allocator::Other(name) = heap::allocator(source) {
+    if let Some(name) = heap.unknown() {
         notes
             .push(format!("C++ objects are not followed: the process has {name}, an allocator with an unknown layout"));
     }

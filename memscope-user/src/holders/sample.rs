@@ -2,6 +2,7 @@
 //! Tests query it; the fuzzer changes words of it.
 
 use super::{
+    heap,
     image::Image,
     look::{self, Asked, Question, Which},
     source::{Backing, PAGE},
@@ -215,33 +216,46 @@ pub(super) fn program() -> (Sample, Vec<u64>) {
 
 impl Sample {
     fn image_word(&self, address: u64) -> u64 {
-        let mut bytes = [0; 8];
-        super::source::Source::read(&self.image, address, &mut bytes);
-        u64::from_le_bytes(bytes)
+        word(&self.image, address)
     }
 }
 
-/// Queries the program after some words of it were changed: each change has a place, a kind and a value.
+fn word(image: &Image, address: u64) -> u64 {
+    let mut bytes = [0; 8];
+    super::source::Source::read(image, address, &mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
+/// Queries the program, and the heaps of other allocators, after some words of each were changed: each change has a
+/// place, a kind and a value.
 #[cfg_attr(not(feature = "fuzzing"), expect(dead_code, reason = "the fuzzer's"))]
 pub(super) fn changed(bytes: &[u8]) {
-    const MAX_CHANGES: usize = 200;
     let (mut sample, blocks) = program();
-    let words = sample.image.words();
+    change(&mut sample.image, bytes);
+    assert!(sample.ask(&blocks).len() <= blocks.len());
+    for mut image in heap::samples() {
+        change(&mut image, bytes);
+        heap::look_at_all(&image);
+    }
+}
+
+fn change(image: &mut Image, bytes: &[u8]) {
+    const MAX_CHANGES: usize = 200;
+    let words = image.words();
     let (changes, _) = bytes.as_chunks::<12>();
     for change in changes.iter().take(MAX_CHANGES) {
         let [a, b, c, way, rest @ ..] = *change;
-        let Some(place) = sample.image.place(usize::from_le_bytes([a, b, c, 0, 0, 0, 0, 0]) % words) else { continue };
+        let Some(place) = image.place(usize::from_le_bytes([a, b, c, 0, 0, 0, 0, 0]) % words) else { continue };
         let value = u64::from_le_bytes(rest);
-        let old = sample.image_word(place);
+        let old = word(image, place);
         let new = match way % 4 {
             0 => value,
-            1 => sample.image.place(value as usize % words).unwrap_or(value),
+            1 => image.place(value as usize % words).unwrap_or(value),
             2 => old.wrapping_add(value),
             _ => old ^ 1 << (value % 64),
         };
-        sample.image.put(place, new);
+        image.put(place, new);
     }
-    assert!(sample.ask(&blocks).len() <= blocks.len());
 }
 
 #[cfg(test)]

@@ -115,8 +115,8 @@ impl Graph<'_> {
             // Objects of Python are pointed at exactly.
             Kind::Python { object, .. } => *object..*object + 8,
             Kind::Cpp(_) | Kind::Plain => {
-                // The neighbour's free lists point at the last word of a block of malloc's.
-                let size = if node.size % 16 == 8 { node.size - 8 } else { node.size };
+                // The neighbour's free lists point at the last word of a block of glibc's; others have blocks of one word.
+                let size = if node.size % 16 == 8 && node.size > 8 { node.size - 8 } else { node.size };
                 let inside = if node.size > LARGE_BYTES { LARGE_INSIDE_BYTES } else { INSIDE_BYTES };
                 node.start..node.start.saturating_add(size.min(inside))
             }

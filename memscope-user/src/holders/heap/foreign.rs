@@ -14,6 +14,28 @@ const LIBRARIES: [(&str, &str); 6] = [
 /// musl's C library, and its loader, which is the same file.
 const MUSL: [&str; 2] = ["ld-musl-", "libc.musl-"];
 
+/// Allocators with descriptions of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Make {
+    Jemalloc,
+    Tcmalloc,
+}
+
+/// The library of such an allocator, by its first mapping. Builds for debugging put heads of their own in front.
+pub(super) fn paged(source: &dyn Source) -> Option<(&Mapping, Make)> {
+    let files = source.mappings().iter().filter(|mapping| mapping.is_file() && mapping.file_offset == 0);
+    let mut found = files.filter_map(|mapping| {
+        let name = mapping.file_name();
+        let make = match LIBRARIES.iter().find(|(library, _)| name.starts_with(library))?.1 {
+            "jemalloc" => Make::Jemalloc,
+            "tcmalloc" if !name.contains("_debug") => Make::Tcmalloc,
+            _ => return None,
+        };
+        Some((mapping, make))
+    });
+    found.next()
+}
+
 /// The allocator behind `malloc`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::holders) enum Allocator {

@@ -65,6 +65,11 @@ impl<'a> Glibc<'a> {
         Self { memory, heaps: RefCell::default(), key: key(memory), steps: Cell::default() }
     }
 
+    /// Whether there is a heap of it: its first chunk is a thread's cache.
+    pub(super) const fn is_known(&self) -> bool {
+        self.key.is_some()
+    }
+
     pub(super) fn is_key(&self, word: u64) -> bool {
         self.key == Some(word)
     }

@@ -217,13 +217,14 @@ fn segments(reading: &Reading, has_memory: &impl Fn(&[u64]) -> bool) -> HashMap<
 }
 
 /// An object that only has an index of blocks, such as a node of a tree, holds nothing either. Words of an earlier use make no index: they lie in
-/// the room of a list behind its items, and in objects of C++.
+/// the room of a list behind its items, in that behind an object which is smaller than its block, and in objects of C++.
 fn index_blocks(graph: &Graph<'_>, pool: &mut Pool) {
     const MAX_INDEXES: usize = 64;
     let blocks: Vec<u64> = pool.own.iter().copied().collect();
     for at in blocks {
         for pointer in graph.pointers.all_to(at..at + 8, MAX_INDEXES) {
-            if let Some(block) = graph.heap.block(pointer.place).filter(|block| graph.is_bare(block)) {
+            let block = graph.heap.block(pointer.place).filter(|block| graph.is_bare(block));
+            if let Some(block) = block.filter(|block| !graph.heap.is_room(block, pointer.place)) {
                 pool.own.insert(block.start);
             }
         }

@@ -181,6 +181,11 @@ impl Reader<'_> {
         for at in stale {
             rows.remove(&at);
         }
+        // Of a segment of its own no neighbour says that it is gone.
+        let lone = rows.iter().filter(|(_, row)| fields.previous(row) == 0 && fields.next(row) == 0);
+        for at in self.graph.heap.free_now(&lone.map(|(at, _)| *at).collect::<Vec<_>>()) {
+            rows.remove(&at);
+        }
     }
 
     fn is_stale(&self, rows: &Rows, at: u64, row: &[u64]) -> bool {
