@@ -7,6 +7,7 @@ use crate::{arch::Arch, build, project::run as run_command, setup, sim, test};
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let host = Arch::host();
     setup::debuggers()?;
+    setup::allocators()?;
     build::with_python()?;
     sim::build_for_tests(host)?;
     run_command(test::nextest(host)?.args(["--test", "live"]).args(arguments))

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use crate::{
     frameworks::{self, Framework},
     project::{program, run as run_command},
+    setup,
 };
 
 pub(crate) const TORCH_NPU: Framework = Framework {
@@ -41,6 +42,7 @@ const NEEDED: [&str; 10] = [
 const TWICE: [&str; 2] = ["pinned_reserve_s_segment_size_mb", "per_process_memo_memory_fraction"];
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    setup::allocators()?;
     frameworks::run(&TORCH_NPU, arguments)
 }
 

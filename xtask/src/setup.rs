@@ -1,6 +1,9 @@
 //! `setup`: the tools that the other verbs need. Installed tools are left alone.
 
-use std::{env, path::PathBuf};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -34,6 +37,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     to_simulate(Arch::host())?;
     second_compiler()?;
     debuggers()?;
+    allocators()?;
     readers()?;
     if with_vm {
         to_simulate(Arch::other())?;
@@ -75,6 +79,19 @@ pub(crate) fn readers() -> Result<()> {
 /// What tests hold stacks against.
 pub(crate) fn debuggers() -> Result<()> {
     apt::install_missing(&[("gdb", "gdb"), ("eu-stack", "elfutils")])
+}
+
+/// Libraries that tests preload, and their packages.
+const ALLOCATORS: [(&str, &str); 2] =
+    [("libjemalloc.so.2", "libjemalloc2"), ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4")];
+
+/// What programs of tests have in place of the C library's allocator.
+pub(crate) fn allocators() -> Result<()> {
+    let folder = format!("{}-linux-gnu", Arch::host().name);
+    let folders = [Path::new("/usr/lib").join(folder), "/usr/lib64".into(), "/usr/lib".into()];
+    let is_missing = |library: &str| !folders.iter().any(|folder| folder.join(library).exists());
+    let missing = ALLOCATORS.iter().filter(|(library, _)| is_missing(library));
+    apt::install(&missing.map(|(_, package)| *package).collect::<Vec<_>>())
 }
 
 /// What pages are tested in; Debian's program.

@@ -1,6 +1,7 @@
 //! Programs that say how they hold blocks, and what `holders` says of them.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -25,6 +26,18 @@ pub fn cases(stdout: &str) -> Vec<Case> {
     let line = stdout.lines().find_map(|line| line.strip_prefix("CASES ")).expect("a line with the cases");
     let all: Vec<(String, u64, String)> = serde_json::from_str(line).expect("cases");
     all.into_iter().map(|(name, address, path)| Case { name, address, path }).collect()
+}
+
+/// Libraries with an allocator of their own, as servers preload them: `./x setup` installs them.
+pub const ALLOCATORS: [&str; 2] = ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"];
+
+/// The path of one of [`ALLOCATORS`]; panics where it is not installed.
+#[must_use]
+pub fn allocator(library: &str) -> String {
+    let folder = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    let mut paths = [&folder, "/usr/lib64", "/usr/lib"].into_iter().map(|folder| Path::new(folder).join(library));
+    let path = paths.find(|path| path.exists());
+    path.unwrap_or_else(|| panic!("no `{library}`: `./x setup` installs it")).display().to_string()
 }
 
 /// Asks the program; panics if that fails.

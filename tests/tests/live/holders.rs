@@ -4,24 +4,28 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use memscope_tests::harness::holders::{ask, blocks, cases, said, wrong};
+use memscope_tests::harness::holders::{ALLOCATORS, allocator, ask, blocks, cases, said, wrong};
 use memscope_tests::harness::pythons::{Python, interpreters};
 use memscope_tests::harness::tracer::{Folder, Run, Target, Tracer, simulation, state_of, tracer_path};
 
 const WORKLOAD: &str = include_str!("../../workloads/holders.py");
 
 fn start(python: &Path, arguments: &[&str]) -> Target {
+    start_with(python, arguments, &[])
+}
+
+fn start_with(python: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Target {
     let folder = Folder::new();
     let script = folder.path().join("holders.py");
     fs::write(&script, WORKLOAD).expect("the workload");
     let mut command = Command::new(python);
-    command.arg("-B").arg(script).args(arguments);
+    command.arg("-B").arg(script).args(arguments).envs(variables.iter().copied());
     Target::start(command, folder, "ready")
 }
 
 /// Asks for all cases of one interpreter; gives what is wrong.
-fn wrong_of(Python { path, version: (_, minor), .. }: &Python) -> Vec<String> {
-    let target = start(path, &[]);
+fn wrong_of(Python { path, version: (_, minor), .. }: &Python, variables: &[(&str, &str)]) -> Vec<String> {
+    let target = start_with(path, &[], variables);
     let cases = cases(&target.stdout());
     let found = ask(target.pid(), &[&blocks(&cases)]);
     assert_eq!(found["python"], format!("CPython 3.{minor}"));
@@ -32,15 +36,40 @@ fn wrong_of(Python { path, version: (_, minor), .. }: &Python) -> Vec<String> {
 /// Makes sure that each way to hold a block is named as the program names it, by each version of Python.
 #[test]
 fn every_holder_by_its_path() {
-    let wrong: Vec<String> = interpreters().iter().flat_map(wrong_of).collect();
+    let wrong: Vec<String> = interpreters().iter().flat_map(|python| wrong_of(python, &[])).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Makes sure that the same is said where another allocator is preloaded, also if all of Python's objects are its blocks.
+#[test]
+fn every_holder_with_other_allocators() {
+    let pythons = interpreters();
+    for library in ALLOCATORS {
+        let preload = ("LD_PRELOAD", &*allocator(library));
+        let mut wrong: Vec<String> = pythons.iter().flat_map(|python| wrong_of(python, &[preload])).collect();
+        let newest = pythons.last().expect("an interpreter");
+        wrong.extend(wrong_of(newest, &[preload, ("PYTHONMALLOC", "malloc")]));
+        assert!(wrong.is_empty(), "{library}: {}", wrong.join("\n"));
+    }
 }
 
 /// Makes sure that a program that allocates and frees all the while is answered right, and is not stopped for that.
 #[test]
 fn a_program_that_works_meanwhile() {
+    works_meanwhile(&[]);
+}
+
+/// The same where another allocator is preloaded: pieces go through the caches of its threads all the while.
+#[test]
+fn a_program_that_works_with_another_allocator() {
+    for library in ALLOCATORS {
+        works_meanwhile(&[("LD_PRELOAD", &allocator(library))]);
+    }
+}
+
+fn works_meanwhile(variables: &[(&str, &str)]) {
     let newest = interpreters().pop().expect("an interpreter");
-    let target = start(&newest.path, &["busy"]);
+    let target = start_with(&newest.path, &["busy"], variables);
     let cases = cases(&target.stdout());
     for _ in 0..3 {
         let wrong = wrong(&cases, &said(&ask(target.pid(), &[&blocks(&cases)])));

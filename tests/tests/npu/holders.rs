@@ -1,6 +1,6 @@
 //! Who holds a tensor, and the pool as it is, against what the program and its allocator say themselves.
 
-use memscope_tests::harness::holders::{ask, blocks, cases, said, wrong};
+use memscope_tests::harness::holders::{ALLOCATORS, allocator, ask, blocks, cases, said, wrong};
 use memscope_tests::torch::bench::Program;
 use serde_json::{Value, json};
 
@@ -14,7 +14,19 @@ fn sum<'a>(segments: impl IntoIterator<Item = &'a Value>, such: impl Fn(&str) ->
 /// Makes sure that each holder of a tensor is named as the program names it, and that the pool is the allocator's own.
 #[test]
 fn holders_of_tensors() {
-    let (target, _) = Program::new("holders.py").waiting();
+    are_named(&Program::new("holders.py"));
+}
+
+/// Makes sure that the same is so where another allocator is preloaded, as in images of servers.
+#[test]
+fn holders_of_tensors_with_other_allocators() {
+    for library in ALLOCATORS {
+        are_named(&Program::new("holders.py").env("LD_PRELOAD", &allocator(library)));
+    }
+}
+
+fn are_named(program: &Program) {
+    let (target, _) = program.waiting();
     let stdout = target.stdout();
     let cases = cases(&stdout);
     let found = ask(target.pid(), &[&blocks(&cases)]);

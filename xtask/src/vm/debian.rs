@@ -80,6 +80,9 @@ pub(super) fn userland(arch: &Arch) -> Result<Userland> {
     let (release, python, ffi) = own_release()?;
     let mut names: Vec<String> = USERLAND.into_iter().chain([ffi]).map(str::to_owned).collect();
     names.extend([format!("{python}-minimal"), format!("lib{python}-minimal"), format!("lib{python}-stdlib")]);
+    // Tests preload these.
+    let tcmalloc = if release == "trixie" { "libtcmalloc-minimal4t64" } else { "libtcmalloc-minimal4" };
+    names.extend(["libjemalloc2", tcmalloc].map(str::to_owned));
     // Named after what is in it: a folder that was made with fewer packages is not taken for whole.
     let folder = cache().join("userland").join(format!("{}-{}", arch.name, names.join("-")));
     if !folder.is_dir() {
