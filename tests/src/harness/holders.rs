@@ -117,3 +117,9 @@ mod tests {
         assert!(!is_alike("a.b['k']", "a.b[*]") && !is_alike("a[1]", "a[2]") && !is_alike("a[1].x", "a[*]"));
     }
 }
+
+/// Takes the cases out of which nothing was said: no path was found. That is no wrong path.
+#[must_use]
+pub fn take_absent(wrong: &mut Vec<String>) -> Vec<String> {
+    wrong.extract_if(.., |text| text.ends_with(r#"["no_root"])"#)).collect()
+}
