@@ -611,6 +611,25 @@ mod tests {
         assert_eq!(sample.ask(&addresses)[1], "NoRoot");
     }
 
+    /// A block of a deque where a text was before: its type is left, and the word before leads to the next free block. With a heap at low
+    /// addresses that word is as small as a count of references.
+    #[test]
+    fn a_freed_object_is_none() {
+        const LOW: u64 = 0x3a00_0000;
+        let mut sample = Sample::new();
+        sample.image.anonymous(LOW, PAGE);
+        let ty = sample.add_type("collections.deque", 232, COLLECTED);
+        let (tensor, block) = (sample.tensor(DEVICE), sample.block(66 * 8));
+        sample.put_words(block, &[LOW + 0x440, sample.types[Of::Text as usize], tensor]);
+        let deque = sample.block(16 + 232) + 16;
+        sample.put_words(deque, &[1, ty, 1, block, block, 1, 1]);
+        sample.module("__main__", &[("queue", deque)]);
+        assert_eq!(sample.ask(&[DEVICE]), ["__main__.queue[deque item]"]);
+        // As many references would be an object's.
+        sample.image.put(block, LOW + 0x441);
+        assert_eq!(sample.ask(&[DEVICE]), ["NoRoot"]);
+    }
+
     /// A tensor's implementation points back at its object; only with its lowest bit set does it own that. The list that holds the object is
     /// not found, and that is no garbage.
     #[test]

@@ -137,7 +137,17 @@ impl<'a> Python<'a> {
         let count = if self.layout.minor >= 12 { word & 0xffff_ffff } else { word };
         // From 3.14 on the upper half holds marks.
         let upper = word >> 32 == 0 || (self.layout.minor >= 14 && self.memory.mapping(word).is_none());
-        count != 0 && upper
+        count != 0 && upper && !self.is_low_address(count)
+    }
+
+    /// Whether a word points into a heap at low addresses, as a program that is not moved has it: the first word of a freed object leads to
+    /// the next free block, and its type is left.
+    fn is_low_address(&self, word: u64) -> bool {
+        const LOWEST: u64 = 1 << 20;
+        // From 3.12 on larger counts are those of objects that live for good.
+        let end = if self.layout.minor >= 12 { 1 << 30 } else { 1 << 32 };
+        let is_heap = || self.memory.mapping(word).is_some_and(|mapping| mapping.is_anonymous() && mapping.writable);
+        (LOWEST..end).contains(&word) && word.is_multiple_of(8) && is_heap()
     }
 }
 
