@@ -18,6 +18,7 @@ use crate::{
         control::{Answer, PoolStatus, ProcessStatus, Request, Status},
     },
     session::text::size,
+    text::numbers::counted,
 };
 
 /// Runs the agent, or asks one.
@@ -93,10 +94,10 @@ fn status_text(status: &Status) -> String {
     let Status { version, level, overhead_cores, budget_cores, events, lost, processes, excluded, changes } = status;
     let mut text = format!(
         "agent {version}: level {level}, {:.2} % of a core of {:.2} % allowed, {events} events, {lost} lost\n\
-         {} process(es) traced, {excluded} left out by rules\n",
+         {} traced, {excluded} left out by rules\n",
         overhead_cores * 100.0,
         budget_cores * 100.0,
-        processes.len()
+        counted(processes.len() as u64, "process")
     );
     for change in changes {
         let _ = writeln!(text, "  {change}");
@@ -194,7 +195,7 @@ mod tests {
             excluded: 3,
         };
         let expected = "agent 1: level 1, 1.23 % of a core of 2.00 % allowed, 10 events, 0 lost\n\
-            1 process(es) traced, 3 left out by rules\n  after 80 s: level 0 -> 1 (cpu)\n\n\
+            1 process traced, 3 left out by rules\n  after 80 s: level 0 -> 1 (cpu)\n\n\
             7 python train/job-0\n  npu:0 PTA: 2.0 MiB live, 1.0 MiB not known by place\n    grows by 1.0 MiB a minute: f\n";
         assert_eq!(status_text(&status), expected);
     }

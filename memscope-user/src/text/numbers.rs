@@ -18,7 +18,11 @@ pub(crate) fn rounded(bytes: u128) -> String {
 
 /// `1 block`, `2 blocks`.
 pub(crate) fn counted(count: u64, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
+    let plural = match count {
+        1 => "",
+        _ if noun.ends_with('s') => "es",
+        _ => "s",
+    };
     format!("{count} {noun}{plural}")
 }
 

@@ -27,6 +27,7 @@ use crate::{
     },
     printable::{self, OneLine},
     session::text::size,
+    text::numbers::counted,
     top::Input,
 };
 
@@ -96,7 +97,7 @@ impl Row {
             (Some(pid), Some(command)) => format!("{pid} {command} {place}").trim_end().to_owned(),
             _ if !place.is_empty() => place,
             _ if self.pod.is_some() => "(no pod)".to_owned(),
-            _ => format!("{} process(es)", self.processes),
+            _ => counted(self.processes as u64, "process"),
         }
     }
 }
@@ -142,8 +143,10 @@ impl Table {
     /// Its lines: what it is of, titles, rows.
     fn lines(&self, status: &Status) -> Vec<String> {
         let Status { version, level, lost, processes, .. } = status;
-        let mut lines =
-            vec![format!("agent {version}: level {level}, {lost} lost, {} process(es) traced", processes.len())];
+        let mut lines = vec![format!(
+            "agent {version}: level {level}, {lost} lost, {} traced",
+            counted(processes.len() as u64, "process")
+        )];
         let cells: Vec<[String; 7]> = self.rows.iter().map(cells).collect();
         let titles = ["DEVICE", "POOL", "LIVE", "+/MIN", &self.by.to_uppercase(), "LARGEST", "PLACE"];
         let width = |column: usize| {
@@ -331,8 +334,8 @@ mod tests {
         assert_eq!(by_pod, expected);
         let by_device: Vec<_> = of(By::Device).iter().map(mib).collect();
         let expected = [
-            row("PTA 3 process(es)", 90, Some(-17_476.0), "b.py:1 g", 50),
-            row("HAL 1 process(es)", 64, None, "serve main", 64),
+            row("PTA 3 processes", 90, Some(-17_476.0), "b.py:1 g", 50),
+            row("HAL 1 process", 64, None, "serve main", 64),
         ];
         assert_eq!(by_device, expected);
         let by_process: Vec<String> = of(By::Process).into_iter().map(|row| row.0).collect();
@@ -345,7 +348,7 @@ mod tests {
     #[test]
     fn table_as_text() {
         let expected = "\
-agent 1: level 0, 0 lost, 3 process(es) traced
+agent 1: level 0, 0 lost, 3 processes traced
 DEVICE  POOL      LIVE     +/MIN  POD              LARGEST  PLACE
 npu:0   HAL   64.0 MiB         –  team/a          64.0 MiB  serve main
 npu:0   PTA   50.0 MiB         –  team/b\\nforged  50.0 MiB  b.py:1 g

@@ -14,6 +14,7 @@ use crate::{
         control::{Answer, Request},
     },
     kernel::Kernel,
+    text::numbers::counted,
 };
 
 /// All checks.
@@ -74,7 +75,12 @@ fn running(socket: &Path) -> Check {
     match (asked, found) {
         (Ok(()), Some(Answer::Status(status))) => Check::ok(
             NAME,
-            format!("version {}, level {}, {} process(es)", status.version, status.level, status.processes.len()),
+            format!(
+                "version {}, level {}, {}",
+                status.version,
+                status.level,
+                counted(status.processes.len() as u64, "process")
+            ),
         ),
         (Ok(()), Some(Answer::Refused { why })) => Check::degraded(NAME, format!("it refuses: {why}"), "ask as root"),
         (Ok(()), _) => Check::degraded(NAME, "it gives no answer", "see its log"),
