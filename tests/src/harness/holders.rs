@@ -91,6 +91,12 @@ pub fn wrong(cases: &[Case], said: &BTreeMap<u64, Vec<String>>) -> Vec<String> {
     wrong.map(|case| format!("{}: {} and not {:?}", case.name, case.path, said.get(&case.address))).collect()
 }
 
+/// Takes the cases out of which nothing was said: no path was found. That is no wrong path.
+#[must_use]
+pub fn take_absent(wrong: &mut Vec<String>) -> Vec<String> {
+    wrong.extract_if(.., |text| text.ends_with(r#"["no_root"])"#)).collect()
+}
+
 /// Whether a path is the one of a group, in which numbers that differ are `*`.
 fn is_alike(path: &str, of_group: &str) -> bool {
     if let Some(end) = path.strip_prefix('…') {
@@ -116,10 +122,4 @@ mod tests {
         assert!(is_alike("… → x", "a.b → x") && !is_alike("… → x", "a → xy"));
         assert!(!is_alike("a.b['k']", "a.b[*]") && !is_alike("a[1]", "a[2]") && !is_alike("a[1].x", "a[*]"));
     }
-}
-
-/// Takes the cases out of which nothing was said: no path was found. That is no wrong path.
-#[must_use]
-pub fn take_absent(wrong: &mut Vec<String>) -> Vec<String> {
-    wrong.extract_if(.., |text| text.ends_with(r#"["no_root"])"#)).collect()
 }
