@@ -23,11 +23,17 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Its purpose, if a sure way shows it: the first one that does. That autograd has saved it counts only if no way shows more.
+    /// Its purpose, if a sure way shows it: the first one that does. That autograd has saved it counts only if no way shows more, and none
+    /// but those of running functions shows nothing: what a program keeps itself may be a weight without a module.
     pub(super) fn held_as(&self) -> Option<HeldAs> {
-        let mut shown = self.paths.iter().filter(|way| way.is_sure).filter_map(|way| way.trail.held_as);
+        let sure = || self.paths.iter().filter(|way| way.is_sure);
+        let mut shown = sure().filter_map(|way| way.trail.held_as);
         let first = shown.next()?;
-        Some(if first == HeldAs::Activation { shown.find(|held| *held != first).unwrap_or(first) } else { first })
+        if first != HeldAs::Activation {
+            return Some(first);
+        }
+        let is_kept = || sure().any(|way| way.trail.held_as.is_none() && !way.trail.is_of_running_function());
+        shown.find(|held| *held != first).or_else(|| (!is_kept()).then_some(first))
     }
 }
 
@@ -252,6 +258,8 @@ mod tests {
         assert_eq!(with(&[(None, true), (gradient, true), (weight, true)]), gradient);
         assert_eq!(with(&[(saved, true), (None, true), (weight, true)]), weight);
         assert_eq!(with(&[(saved, true), (weight, false)]), saved);
+        assert_eq!(with(&[(saved, true), (None, true)]), None);
+        assert_eq!(with(&[(None, false), (saved, true)]), saved);
         assert_eq!(with(&[(None, true)]), None);
     }
 

@@ -59,6 +59,13 @@ pub(super) struct Trail {
     pub(super) held_as: Option<HeldAs>,
 }
 
+impl Trail {
+    /// It begins with a variable of a function that runs, or waits.
+    pub(super) fn is_of_running_function(&self) -> bool {
+        self.segments.iter().any(|segment| matches!(segment, Segment::Local { .. }))
+    }
+}
+
 impl Display for Trail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&spelt(&self.segments))
