@@ -26,13 +26,6 @@ const CAPTURE_BEGIN: ProbeSpec = ProbeSpec {
 };
 
 pub(super) const ROWS: &[ProbeSpec] = &[
-    CAPTURE_BEGIN,
-    // The same with `bool report_shape` behind it.
-    ProbeSpec { symbol: "_ZN7c10_npu8NPUGraph13capture_beginESt4pairIyyE19aclmdlRICaptureModeb", ..CAPTURE_BEGIN },
-    // void c10_npu::NPUGraph::capture_end()
-    ProbeSpec { symbol: "_ZN7c10_npu8NPUGraph11capture_endEv", meaning: CallKind::Pool(PoolCall::GraphEnd), ..GRAPH },
-    // void c10_npu::NPUGraph::reset(), also where the graph was reset before, and when its object goes
-    ProbeSpec { symbol: "_ZN7c10_npu8NPUGraph5resetEv", meaning: CallKind::Pool(PoolCall::GraphReset), ..GRAPH },
     // void torch_npu::profiler::reportMemoryDataToNpuProfiler(const MemoryUsage &data): hidden, called for every block
     // that either allocator hands out or takes back (ascend-abi §6.2 has the layout of `MemoryUsage`).
     ProbeSpec {
@@ -83,4 +76,11 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         meaning: CallKind::Pool(PoolCall::EmptyCache),
         ..PTA
     },
+    CAPTURE_BEGIN,
+    // The same with `bool report_shape` behind it.
+    ProbeSpec { symbol: "_ZN7c10_npu8NPUGraph13capture_beginESt4pairIyyE19aclmdlRICaptureModeb", ..CAPTURE_BEGIN },
+    // void c10_npu::NPUGraph::capture_end()
+    ProbeSpec { symbol: "_ZN7c10_npu8NPUGraph11capture_endEv", meaning: CallKind::Pool(PoolCall::GraphEnd), ..GRAPH },
+    // void c10_npu::NPUGraph::reset(), also where the graph was reset before, and when its object goes
+    ProbeSpec { symbol: "_ZN7c10_npu8NPUGraph5resetEv", meaning: CallKind::Pool(PoolCall::GraphReset), ..GRAPH },
 ];
