@@ -14,9 +14,7 @@ const MAX_NAMES: usize = 4096;
 /// Bytes of a name; longer ones are cut.
 const MAX_BYTES: usize = 256;
 
-type Names = HashMap<&'static str, Name>;
-
-static NAMES: Mutex<Option<Names>> = Mutex::new(None);
+static NAMES: Mutex<Option<HashMap<&'static str, Name>>> = Mutex::new(None);
 
 /// A name that is copied like a number. Made of untrusted text: printable ASCII without blanks, quotes, commas and
 /// colons, the separators of outputs; everything else became `_`. One word long: every live block has several.
@@ -36,27 +34,35 @@ impl Name {
     /// Keeps a name for good, or finds the one kept before.
     #[must_use]
     pub fn keep(text: &str) -> Self {
-        let name = plain(text);
-        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = names.get_or_insert_default();
-        names.get(name.as_str()).copied().unwrap_or_else(|| add(names, name))
+        Self::keep_if(text, || true).0
     }
 
     /// Keeps a name that a program has chosen. Beyond `most` names of `given`, those of one program, a new one is
     /// [`OTHER`](Self::OTHER): no program takes the room of all others.
     pub(crate) fn keep_given(text: &str, given: &mut HashSet<Self>, most: usize) -> Self {
-        let name = plain(text);
+        let (name, is_new) = Self::keep_if(text, || given.len() < most);
+        if is_new {
+            given.insert(name);
+        }
+        name
+    }
+
+    /// The name kept before, or a new one if it `may_be_new`; and whether it is.
+    fn keep_if(text: &str, may_be_new: impl FnOnce() -> bool) -> (Self, bool) {
+        let plain = |c: char| if c.is_ascii_graphic() && !"\"',:\\".contains(c) { c } else { '_' };
+        let name: String = text.chars().take(MAX_BYTES).map(plain).collect();
         let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
         let names = names.get_or_insert_default();
-        if let Some(known) = names.get(name.as_str()) {
-            return *known;
+        match names.get(name.as_str()) {
+            Some(known) => (*known, false),
+            None if names.len() >= MAX_NAMES || !may_be_new() => (Self::OTHER, false),
+            None => {
+                let kept: &'static str = Box::leak(name.into_boxed_str());
+                let name = Self(Box::leak(Box::new(kept)));
+                names.insert(kept, name);
+                (name, true)
+            }
         }
-        if given.len() >= most {
-            return Self::OTHER;
-        }
-        let name = add(names, name);
-        given.insert(name);
-        name
     }
 
     /// The text.
@@ -64,22 +70,6 @@ impl Name {
     pub const fn as_str(self) -> &'static str {
         self.0
     }
-}
-
-/// Printable ASCII without separators.
-fn plain(text: &str) -> String {
-    let plain = |c: char| if c.is_ascii_graphic() && !"\"',:\\".contains(c) { c } else { '_' };
-    text.chars().take(MAX_BYTES).map(plain).collect()
-}
-
-fn add(names: &mut Names, name: String) -> Name {
-    if names.len() >= MAX_NAMES {
-        return Name::OTHER;
-    }
-    let kept: &'static str = Box::leak(name.into_boxed_str());
-    let name = Name(Box::leak(Box::new(kept)));
-    names.insert(kept, name);
-    name
 }
 
 impl fmt::Display for Name {
