@@ -109,8 +109,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Starts draining. `ring_bytes` is the transport's size; `prompt`: somebody waits for what follows from a
-    /// record, so even few of them are taken soon.
+    /// Starts draining. `ring_bytes` is the transport's size; `prompt`: what follows from a record is
+    /// urgent, so even few of them are taken soon.
     pub fn start(
         source: Source,
         ring_bytes: usize,

@@ -82,12 +82,12 @@ fn is_of_package(frame: &Frame<'_>) -> bool {
 /// A line without anything of the user's: the script of a command that a package has installed (`bin/vllm`), and what the interpreter's
 /// library starts a process with.
 fn starts_package(frames: &[Frame<'_>], at: usize) -> bool {
-    let (frame, called) = (&frames[at], at.checked_sub(1).map(|at| &frames[at]));
-    if frame.name != "<module>" || !called.is_some_and(is_installed) {
+    let (frame, Some(called)) = (&frames[at], at.checked_sub(1).map(|at| &frames[at])) else { return false };
+    if frame.name != "<module>" || !is_installed(called) {
         return false;
     }
     let is_command = frame.file.rsplit_once("/bin/").is_some_and(|(_, name)| !name.contains(['/', '.']));
-    is_command || (frame.file == "<string>" && called.is_some_and(|called| called.file.contains("/multiprocessing/")))
+    is_command || (frame.file == "<string>" && called.file.contains("/multiprocessing/"))
 }
 
 impl UserFrame {
