@@ -63,7 +63,9 @@ impl Tail {
         let is_alloc = is_device_alloc(&event.kind);
         self.has_memory |= is_alloc || gave_back(seen);
         let may_be_of_exit = is_alloc && FREES_OF_ALLOC * (self.allocations + 1) <= self.frees;
-        if is_work(&event.kind) && !may_be_of_exit {
+        // A script that ends its collection runs, but for one that does so in a handler of its exit.
+        let ends_collection = matches!(event.kind, EventKind::System(System::TraceStop)) && self.called.is_none();
+        if ends_collection || is_work(&event.kind) && !may_be_of_exit {
             self.held.drain(..).for_each(|held| readers.works(&held));
             (self.frees, self.allocations, self.called) = (0, 0, None);
         } else if !self.held.is_empty() || is_sign(&event.kind) {

@@ -476,3 +476,21 @@ fn work_behind_the_call_takes_it_back() {
     let span = judge(&script, SECOND).span.expect("it frees as many blocks as it leaves");
     assert_eq!(span.exit.called, None);
 }
+
+/// A script deletes what it has and then ends its collection: it still runs, and has freed that itself. In a handler of the exit it does not.
+#[test]
+fn a_script_that_ends_its_collection_runs() {
+    let judged = |in_a_handler: bool| {
+        let mut script = Script::new(PID, NPU0);
+        script.alloc(pools::PTA, 0x1000, 64);
+        if in_a_handler {
+            script.event(EventKind::System(System::PythonEnds));
+        }
+        script.free(pools::PTA, 0x1000).event(EventKind::System(System::TraceStop));
+        if !in_a_handler {
+            script.event(EventKind::System(System::PythonEnds));
+        }
+        judge(script.process_end(), 1000).span.map(|span| (span.exit.freed_blocks, span.exit.freed_bytes))
+    };
+    assert_eq!((judged(false), judged(true)), (None, Some((1, 64))));
+}
