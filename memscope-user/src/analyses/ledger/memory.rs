@@ -41,6 +41,8 @@ pub(in crate::analyses) struct Memory {
     handed: BTreeMap<(Pool, u64), Handed>,
     /// Those of them that another pool has blocks in: its segments.
     borrowed: BTreeMap<(Pool, u64), Borrowed>,
+    /// Driver blocks that were found at the attach, start and number, until the pool that has them is known by its blocks.
+    found: BTreeMap<Device, Vec<(u64, u64)>>,
     /// Changes of the pools' memory, if an analysis follows it.
     shifts: Option<Vec<Shift>>,
 }
@@ -122,6 +124,9 @@ impl Memory {
                     PoolLevel::Host => {}
                     _ => self.pool_alloc(&alloc.block),
                 }
+                if alloc.block.found && !alloc.restored {
+                    self.found(&alloc.block);
+                }
                 self.reported_with(&alloc.block, alloc.used_bytes, alloc.total_bytes);
             }
             EventKind::Free(free) => {
@@ -182,6 +187,20 @@ impl Memory {
             }
         }
         self.grown();
+    }
+
+    /// A block was there at the attach. Of the driver's blocks only segments of a pool are found, also those with no live block of the pool.
+    fn found(&mut self, block: &Block) {
+        let Block { pool, device, addr, allocation_id, .. } = *block;
+        if pool.is_driver() {
+            self.found.entry(device).or_default().push((addr, allocation_id));
+        } else if self.knows(pool) {
+            for (start, number) in self.found.remove(&device).unwrap_or_default() {
+                if self.spans.get(&start).is_some_and(|span| span.block() == number) {
+                    self.claim(start, pool);
+                }
+            }
+        }
     }
 
     /// The driver has it back.

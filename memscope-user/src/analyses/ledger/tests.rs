@@ -94,6 +94,20 @@ fn driver_memory_has_one_place() {
     assert_eq!((ledger.used, ledger.attached, ledger.device), (None, false, NPU0));
 }
 
+/// Of the driver's blocks only segments of the pool are found at an attach: one without a live block of the pool is cached memory. It was the
+/// driver's rest, and the pool's segments were not seen.
+#[test]
+fn found_segments_are_the_pools() {
+    let mut script = script();
+    script.older(pools::HAL, 0x1000, 100).older(pools::HAL, 0x2000, 50).older(PTA, 0x1000, 30);
+    script.alloc(pools::HAL, 0x3000, 7);
+    let expected = [(allocated(PTA), 30), (cached(PTA), 120), (Item::Rest, 7)];
+    assert_eq!(parts(&end(&script).hal), expected);
+    // The pool gives it back.
+    script.free(pools::HAL, 0x2000);
+    assert_eq!(parts(&end(&script).hal), [(allocated(PTA), 30), (cached(PTA), 70), (Item::Rest, 7)]);
+}
+
 /// An expandable segment: chunks of physical memory in one reservation, blocks across chunks.
 #[test]
 fn expandable_segments_are_their_mappings() {
