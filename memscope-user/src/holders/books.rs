@@ -20,12 +20,12 @@ use super::{
     python::Python,
     source::Source,
 };
-use crate::model::HeldAs;
+use crate::{hash::HashSet, model::HeldAs};
 
 /// Most blocks of all devices.
 const MAX_BLOCKS: usize = 1 << 20;
-/// Passes over the memory: what came while one went on is missing from it, and the sums say so.
-const MAX_PASSES: u32 = 3;
+/// Readings of each kind: what came while one went on is missing from it, and the sums say so.
+const MAX_READINGS: u32 = 3;
 /// Paths of a block: further ones are less sure, and may show another purpose.
 const PATHS: usize = 3;
 /// Threads of a pass: the program goes on meanwhile, maybe on few cores.
@@ -34,10 +34,17 @@ const THREADS: usize = 1;
 /// Bounds of the reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BooksBudget {
-    /// Longest pass over the process's memory, in processor time; what is beyond is not looked at.
-    pub scan: Duration,
-    /// No further pass begins later.
+    /// No further reading begins later.
     pub patience: Duration,
+    /// A pass over the process's memory: shows the purposes of blocks, and pools whose own structures do not lead to all of their blocks.
+    pub pass: Option<PassBudget>,
+}
+
+/// Bounds of a pass over the process's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassBudget {
+    /// Longest pass, in processor time; what is beyond is not looked at.
+    pub scan: Duration,
     /// Longest search for what holds the blocks, in processor time; the purpose of those beyond is not known.
     pub search: Duration,
     /// A pass and its search, by the clock.
@@ -120,33 +127,87 @@ pub fn books(process: &Process, parent: Option<&Process>, budget: BooksBudget) -
 }
 
 pub(super) fn read(source: &dyn Source, parent: Option<&dyn Source>, budget: BooksBudget) -> Result<Books, NotRead> {
-    // Before the pass, which is the cost.
+    // Before anything that costs.
     if !pool::is_mapped(source) {
         return Err(NotRead::NoPool);
     }
     let begin = Instant::now();
-    let mut passes = 0;
+    let mut books = again(source, begin, budget.patience, |source| alone(source, parent));
+    if let Some(pass) = budget.pass {
+        books = match books {
+            Ok(books) if books.unsure.is_empty() => with_purposes(source, books, pass),
+            // Another way shows nothing else.
+            Err(why @ (NotRead::NoPool | NotRead::OfParent | NotRead::Gone | NotRead::TooMany)) => Err(why),
+            _ => again(source, begin, budget.patience, |source| whole(source, parent, pass)),
+        };
+    }
+    let time_ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    books.map(|books| Books { effort: Effort { time_ns, ..books.effort }, ..books })
+}
+
+/// Reads until it is sure, a few times.
+fn again(
+    source: &dyn Source,
+    begin: Instant,
+    patience: Duration,
+    read: impl Fn(&dyn Source) -> Result<Books, NotRead>,
+) -> Result<Books, NotRead> {
     let mut renewed: Option<Box<dyn Source>> = None;
-    loop {
-        passes += 1;
-        let read = pass(renewed.as_deref().unwrap_or(source), parent, budget);
+    for reading in 1.. {
+        let books = read(renewed.as_deref().unwrap_or(source));
         if renewed.is_some() && !source.is_same() {
-            return Err(NotRead::Gone);
+            break;
         }
-        let is_sure = match &read {
+        let is_sure = match &books {
             Ok(books) => books.unsure.is_empty(),
             // Blocks that come and go all the while may not be recognised.
             Err(why) => *why != NotRead::NoBlocks,
         };
-        if is_sure || passes >= MAX_PASSES || begin.elapsed() >= budget.patience {
-            let time_ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            return read.map(|books| Books { effort: Effort { time_ns, ..books.effort }, ..books });
+        if is_sure || reading >= MAX_READINGS || begin.elapsed() >= patience {
+            return books;
         }
         renewed = source.renewed();
     }
+    Err(NotRead::Gone)
 }
 
-fn pass(source: &dyn Source, parent: Option<&dyn Source>, budget: BooksBudget) -> Result<Books, NotRead> {
+/// The pool by its own structures.
+fn alone(source: &dyn Source, parent: Option<&dyn Source>) -> Result<Books, NotRead> {
+    let (memory, none) = (Memory::new(source), Pointers::none());
+    let heap = Heap::of_starts(&memory, &none).ok_or(NotRead::OtherPool)?;
+    let graph = Graph::new(&memory, &none, &heap, None);
+    let pool = pool_of(&graph, parent)?;
+    Ok(Books { devices: devices(&pool), unsure: pool.unsure, ..Books::default() })
+}
+
+/// The pool, and the purposes of its blocks, by a pass.
+fn whole(source: &dyn Source, parent: Option<&dyn Source>, budget: PassBudget) -> Result<Books, NotRead> {
+    passed(source, budget, |graph, search| {
+        let pool = pool_of(graph, parent)?;
+        let mut books = Books { devices: devices(&pool), unsure: pool.unsure, ..Books::default() };
+        // A reading that is not proved is made again.
+        if books.unsure.is_empty() {
+            add_purposes(graph, &mut books, pool.own, search);
+        }
+        Ok(Books { cut: Cut::of(&graph.pointers.figures), ..books })
+    })
+}
+
+/// Purposes of blocks that are known. Memory that is left out of the pass hides purposes alone.
+fn with_purposes(source: &dyn Source, mut books: Books, budget: PassBudget) -> Result<Books, NotRead> {
+    passed(source, budget, |graph, search| {
+        let own = pool::find(graph).map(|pool| pool.own).unwrap_or_default();
+        add_purposes(graph, &mut books, own, search);
+        Ok(books)
+    })
+}
+
+/// What is found with the references of a pass over the process's memory.
+fn passed(
+    source: &dyn Source,
+    budget: PassBudget,
+    find: impl FnOnce(&mut Graph<'_>, Allowed) -> Result<Books, NotRead>,
+) -> Result<Books, NotRead> {
     let begin = Instant::now();
     let memory = Memory::new(source);
     // Without, blocks of the interpreter are taken for those of malloc, and none of them is of the pool.
@@ -158,12 +219,21 @@ fn pass(source: &dyn Source, parent: Option<&dyn Source>, budget: BooksBudget) -
     let pointers = Pointers::of(source, &[], limits);
     let heap = Heap::new(&memory, &pointers, python.as_ref().map(|python| python.layout.pool_bytes()));
     let mut graph = Graph::new(&memory, &pointers, &heap, python.as_ref());
-    let found = pool::find(&graph);
+    let found = find(&mut graph, Allowed { work: Some(budget.search), until });
     if !source.is_same() {
         return Err(NotRead::Gone);
     }
+    found.map(|books| Books { effort: effort(&pointers, begin), ..books })
+}
+
+/// The pool of the process itself.
+fn pool_of(graph: &Graph<'_>, parent: Option<&dyn Source>) -> Result<Pool, NotRead> {
+    let found = pool::find(graph);
+    if !graph.memory.source().is_same() {
+        return Err(NotRead::Gone);
+    }
     let pool = found.map_err(|missing| match missing {
-        Missing::Blocks if pool::is_started(&graph) => NotRead::NoBlocks,
+        Missing::Blocks if pool::is_started(graph) => NotRead::NoBlocks,
         Missing::Allocator | Missing::Blocks => NotRead::NoPool,
         Missing::Sense => NotRead::OtherPool,
     })?;
@@ -173,20 +243,19 @@ fn pass(source: &dyn Source, parent: Option<&dyn Source>, budget: BooksBudget) -
     if pool.blocks.len() > MAX_BLOCKS {
         return Err(NotRead::TooMany);
     }
-    let cut = Cut::of(&pointers.figures);
-    let mut devices = devices(&pool);
-    // A reading that is not proved is made again.
-    if pool.unsure.is_empty() && python.is_some() {
-        graph.skip(pool.own.iter().copied());
-        let deadline = Allowed { work: Some(budget.search), until }.begin();
-        for device in &mut devices {
-            device.held_as = purposes(&graph, &device.blocks, deadline);
-        }
+    Ok(pool)
+}
+
+/// Adds the purposes of blocks, by the objects of Python that hold them; `own`: host blocks of the allocator itself.
+fn add_purposes(graph: &mut Graph<'_>, books: &mut Books, own: HashSet<u64>, search: Allowed) {
+    if graph.python.is_none() {
+        return;
     }
-    if !source.is_same() {
-        return Err(NotRead::Gone);
+    graph.skip(own);
+    let deadline = search.begin();
+    for device in &mut books.devices {
+        device.held_as = purposes(graph, &device.blocks, deadline);
     }
-    Ok(Books { devices, unsure: pool.unsure, cut, effort: effort(&pointers, begin) })
 }
 
 /// The purposes that holders of blocks show, the largest block first.
@@ -239,7 +308,8 @@ mod tests {
 
     fn budget() -> BooksBudget {
         let time = Duration::from_secs(60);
-        BooksBudget { scan: time, patience: Duration::ZERO, search: time, longest: time, pointers: 1 << 20 }
+        let pass = PassBudget { scan: time, search: time, longest: time, pointers: 1 << 20 };
+        BooksBudget { patience: Duration::ZERO, pass: Some(pass) }
     }
 
     fn block(address: u64, size_bytes: u64, requested: u64) -> LiveBlock {
@@ -264,6 +334,27 @@ mod tests {
             held_as: vec![],
         };
         assert_eq!((books.devices, books.unsure, books.cut), (vec![expected], vec![], None));
+    }
+
+    /// Its table of live blocks leads to the same without a pass; without one, nothing is known of blocks that no table names.
+    #[test]
+    fn the_table_of_live_blocks_is_enough() {
+        let alone = BooksBudget { pass: None, ..budget() };
+        let mut made = Made::whole();
+        assert_eq!(read(&made.sample.image, None, alone), Err(NotRead::NoBlocks));
+        let by_pass = read(&made.sample.image, None, budget()).expect("books").devices;
+        let live = made.live.clone();
+        made.table_of_live(&live);
+        let books = read(&made.sample.image, None, alone).expect("books");
+        assert_eq!((books.devices, books.unsure, books.effort.scanned_bytes), (by_pass, vec![], 0));
+        // Of a block that is missing in the table its neighbours know. One without neighbours is missing in the sum, too.
+        made.table_of_live(&live[1..]);
+        assert_eq!(read(&made.sample.image, None, alone).map(|books| books.devices[0].blocks.len()), Ok(3));
+        made.table_of_live(&live[..2]);
+        assert_eq!(
+            read(&made.sample.image, None, alone).map(|books| (books.devices, books.unsure)),
+            Ok((vec![], vec![0]))
+        );
     }
 
     /// Where the allocator's own sum is another, nothing is said of the device.
@@ -318,7 +409,8 @@ mod tests {
         before.put(LIBRARY + VARIABLE, &[0]);
         assert_eq!(read(&before.sample.image, None, budget()), Err(NotRead::NoPool));
         let made = Made::whole();
-        let little = read(&made.sample.image, None, BooksBudget { scan: Duration::ZERO, ..budget() });
+        let pass = budget().pass.map(|pass| PassBudget { scan: Duration::ZERO, ..pass });
+        let little = read(&made.sample.image, None, BooksBudget { pass, ..budget() });
         assert!(little.map_or(true, |books| books.cut == Some(Cut::Time) && books.devices.is_empty()));
     }
 }

@@ -163,7 +163,12 @@ impl TraceOptions {
 
     /// Whether pools are read: those of processes that are running already.
     pub(crate) const fn reads_pools(&self) -> bool {
-        self.holders.pool && matches!(self.traced, Traced::Processes(_))
+        self.holders.pool && !matches!(self.traced, Traced::Program(_))
+    }
+
+    /// Whether the memory of processes is passed over for that.
+    pub(crate) const fn passes_for_pools(&self) -> bool {
+        matches!(self.traced, Traced::Processes(_))
     }
 
     /// Whether the capture is the only output.

@@ -1,5 +1,6 @@
 //! Reads the pools of processes that were running before: what they held when they were attached to. Once for each, after its probes are
 //! placed, by a thread of its own with low priority; the process is not stopped.
+//! Processes that join a running trace come by the hundred, to an agent under a budget: their memory is not passed over.
 
 use std::{sync::mpsc, time::Duration};
 
@@ -8,15 +9,16 @@ use crate::{
     capture::{Note, note_record},
     crew::{self, Crew, Post},
     error_chain,
-    holders::{Books, BooksBudget, DeviceBooks, NotRead, Process, books},
+    holders::{Books, BooksBudget, DeviceBooks, NotRead, PassBudget, Process, books},
     os::{clock::monotonic_ns, priority, process},
     ring::{self, Reader},
 };
 
+/// No further reading begins later.
+const PATIENCE: Duration = Duration::from_secs(6);
 /// As for a look at who holds blocks.
-const BUDGET: BooksBudget = BooksBudget {
+const PASS: PassBudget = PassBudget {
     scan: Duration::from_secs(4),
-    patience: Duration::from_secs(6),
     search: Duration::from_secs(1),
     longest: Duration::from_secs(10),
     pointers: 64 << 20,
@@ -37,14 +39,16 @@ impl PoolReader {
     }
 }
 
-/// Starts the thread.
-pub(super) fn start(reader: &Reader, speaker: Speaker, crew: &Crew) -> Result<PoolReader, TraceError> {
+/// Starts the thread. `passes`: a process's memory may be passed over, which shows the purposes of blocks; without, a pool is read out of its
+/// own structures alone, in milliseconds.
+pub(super) fn start(passes: bool, reader: &Reader, speaker: Speaker, crew: &Crew) -> Result<PoolReader, TraceError> {
     let (pids, asked) = mpsc::channel();
     let notes = reader.notes();
+    let budget = BooksBudget { patience: PATIENCE, pass: passes.then_some(PASS) };
     let work = move |post: &mut Post| {
         priority::give_way(priority::LOW);
         for pid in asked {
-            read(pid, &notes, &speaker);
+            read(pid, budget, &notes, &speaker);
             heap::give_back();
             post.round();
         }
@@ -53,10 +57,10 @@ pub(super) fn start(reader: &Reader, speaker: Speaker, crew: &Crew) -> Result<Po
     Ok(PoolReader { pids, notes: reader.notes() })
 }
 
-fn read(pid: u32, notes: &ring::Notes, speaker: &Speaker) {
+fn read(pid: u32, budget: BooksBudget, notes: &ring::Notes, speaker: &Speaker) {
     // Memory of a process is hostile, and a trace without older blocks is better than none.
     let parent = process::parent(pid).and_then(|parent| Process::open(parent).ok());
-    let found = Process::open(pid).map(|process| crew::quietly(|| books(&process, parent.as_ref(), BUDGET)));
+    let found = Process::open(pid).map(|process| crew::quietly(|| books(&process, parent.as_ref(), budget)));
     // All at one moment: between two of them no call may come.
     let time_ns = monotonic_ns();
     let mut records = Vec::new();

@@ -185,6 +185,27 @@ impl<'a> Glibc<'a> {
         }
     }
 
+    /// The block that begins at an address, as its head says.
+    pub(super) fn at_start(&self, address: u64) -> Option<Block> {
+        const IS_MAPPED: u64 = 2;
+        let head = self.memory.word(address.checked_sub(8)?)?;
+        let size = head & !MARKS;
+        if size < 2 * LEAST || !size.is_multiple_of(LEAST) || !address.is_multiple_of(LEAST) || size > MAX_HEAP_BYTES {
+            return None;
+        }
+        // A block with a mapping of its own has no chunk behind it, the first word of which would be its last.
+        let (origin, size) =
+            if head & IS_MAPPED == 0 { (Origin::Malloc, size - 8) } else { (Origin::Mapped, size - HEAD) };
+        let is_cached = self.key.is_some() && self.memory.word(address + 8) == self.key;
+        let is_free = match origin {
+            Origin::Malloc => {
+                is_cached || self.memory.word(address + size).is_some_and(|next| next & BEFORE_IS_USED == 0)
+            }
+            _ => false,
+        };
+        Some(Block { start: address, size, origin, is_free })
+    }
+
     /// The block with a mapping of its own around an address, among apparent heads of such blocks.
     pub(super) fn mapped(&self, mapping: &Mapping, address: u64, candidates: &[(u64, u64)]) -> Option<Block> {
         let behind = candidates.partition_point(|(start, _)| *start <= address);

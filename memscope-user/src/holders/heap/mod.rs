@@ -75,6 +75,8 @@ pub(super) struct Heap<'a> {
     paged: Option<Paged<'a>>,
     /// Absent where it has no heap.
     glibc: Option<Glibc<'a>>,
+    /// Only blocks whose start is asked for are known, by what is in front of them.
+    starts_alone: bool,
 }
 
 impl<'a> Heap<'a> {
@@ -85,7 +87,26 @@ impl<'a> Heap<'a> {
         let paged = library.and_then(|(library, make)| Paged::find(memory, pointers, library, make));
         // A heap of another allocator begins with no chunk.
         let glibc = Some(Glibc::new(memory)).filter(|glibc| paged.is_none() || glibc.is_known());
-        Self { memory, pointers, pymalloc, paged, glibc }
+        Self { memory, pointers, pymalloc, paged, glibc, starts_alone: false }
+    }
+
+    /// Without a pass over the process's memory, and without a walk over its heap: `None` where another allocator than glibc's has it.
+    /// Blocks are taken at their word, so what is found by them has to be proved.
+    pub(super) fn of_starts(memory: &'a Memory<'a>, none: &'a Pointers) -> Option<Self> {
+        let is_glibc = foreign::allocator(memory.source()) == Allocator::Glibc;
+        let glibc = Some(Glibc::new(memory));
+        is_glibc.then_some(Self { memory, pointers: none, pymalloc: None, paged: None, glibc, starts_alone: true })
+    }
+
+    /// The block in use that begins at an address.
+    pub(super) fn at_start(&self, address: u64) -> Option<Block> {
+        let block = if self.starts_alone {
+            self.memory.mapping(address).filter(|mapping| mapping.is_anonymous() && mapping.writable)?;
+            self.glibc.as_ref()?.at_start(address)
+        } else {
+            self.block(address)
+        };
+        block.filter(|block| block.start == address && !block.is_free)
     }
 
     /// The allocator of the process, if its blocks are not understood.
@@ -98,6 +119,9 @@ impl<'a> Heap<'a> {
 
     /// The block of an address, free or not.
     pub(super) fn block(&self, address: u64) -> Option<Block> {
+        if self.starts_alone {
+            return self.at_start(address);
+        }
         let mapping = self.memory.mapping(address)?;
         if !mapping.is_anonymous() || !mapping.writable {
             return None;

@@ -67,6 +67,19 @@ impl Pointers {
         scan::run(source, wanted, limits)
     }
 
+    /// Those of no pass.
+    pub(super) fn none() -> Self {
+        Self {
+            numbering: Numbering::new(0),
+            lists: Vec::new(),
+            device: Vec::new(),
+            later: RefCell::default(),
+            mapped_blocks: Vec::new(),
+            of_type: Vec::new(),
+            figures: Figures::default(),
+        }
+    }
+
     /// Calls `take` for each word that points to `range`, at most `max` times; returns whether these were all.
     pub(super) fn to(&self, range: Range<u64>, max: usize, mut take: impl FnMut(Pointer)) -> bool {
         let mut room = max;

@@ -34,7 +34,7 @@ pub(super) struct Numbering {
 
 impl Numbering {
     pub(super) fn new(limit: usize) -> Self {
-        let gibs = (ADDRESS_END >> GIB_BITS) as usize;
+        let gibs = if limit == 0 { 0 } else { (ADDRESS_END >> GIB_BITS) as usize };
         Self { by_gib: vec![0; gibs], slots: Vec::new(), pages: vec![(0, false)], limit: limit.min(MAX_PAGES - 1) }
     }
 

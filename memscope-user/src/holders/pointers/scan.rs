@@ -1,7 +1,6 @@
 //! The pass over memory, by a few threads.
 
 use std::{
-    cell::RefCell,
     ops::Range,
     sync::{
         Mutex, PoisonError,
@@ -101,15 +100,7 @@ pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) ->
     });
     figures.is_late = scan.is_late.into_inner();
     figures.is_full = !figures.is_late && next.load(Ordering::Relaxed) < runs.len();
-    let mut pointers = Pointers {
-        numbering,
-        lists: Vec::new(),
-        device: Vec::new(),
-        later: RefCell::default(),
-        mapped_blocks: Vec::new(),
-        of_type: Vec::new(),
-        figures,
-    };
+    let mut pointers = Pointers { numbering, figures, ..Pointers::none() };
     for found in all.into_inner().unwrap_or_else(PoisonError::into_inner) {
         pointers.figures.scanned_bytes += found.scanned_bytes;
         pointers.figures.unread_bytes += found.unread_bytes;

@@ -93,9 +93,9 @@ fn devices(graph: &Graph<'_>, [begin, end, capacity]: [u64; 3]) -> Option<Vec<De
     }
     let elements = graph.memory.words(begin, ((end - begin) / 8) as usize)?;
     let devices = (0..).zip(elements).map(|(number, element)| {
-        let block = graph.heap.block(element)?;
-        let is_whole = block.start == element && (MIN_DEVICE_BYTES..MAX_DEVICE_BYTES).contains(&block.size);
-        (is_whole && !block.is_free).then_some(Device { number, block, privates: Vec::new() })
+        let block = graph.heap.at_start(element)?;
+        let is_device = (MIN_DEVICE_BYTES..MAX_DEVICE_BYTES).contains(&block.size);
+        is_device.then_some(Device { number, block, privates: Vec::new() })
     });
     let devices: Vec<Device> = devices.collect::<Option<_>>()?;
     let same = devices.windows(2).all(|two| two[0].block.size.abs_diff(two[1].block.size) <= SAME_SIZE);

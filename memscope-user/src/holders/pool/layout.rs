@@ -69,6 +69,13 @@ impl Fields {
         at(row, self.next)
     }
 
+    /// Whether it waits for events of other streams: their number is behind the link to the next block.
+    pub(super) const fn waits(&self, row: &[u64]) -> bool {
+        const MAX_EVENTS: u64 = 1 << 16;
+        let events = at(row, self.next + 1) & 0xffff_ffff;
+        0 < events && events < MAX_EVENTS
+    }
+
     /// Bytes that may be the flag of a block that is handed out: those behind the address.
     pub(super) fn flags(&self) -> std::ops::Range<usize> {
         let from = (self.address + 1) * 8;

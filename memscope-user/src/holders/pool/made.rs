@@ -17,6 +17,7 @@ pub(in crate::holders) const SMALL_POOL: u64 = 0x100;
 pub(in crate::holders) const LARGE_POOL: u64 = 0x200;
 pub(in crate::holders) const FIGURES: u64 = 0x400;
 const TABLE: u64 = 0x600;
+const LIVE_TABLE: u64 = 0x680;
 
 /// The image, and where its device's allocator is.
 pub(in crate::holders) struct Made {
@@ -24,6 +25,8 @@ pub(in crate::holders) struct Made {
     pub(in crate::holders) device: u64,
     /// Its table of further pools, where it has one.
     pub(in crate::holders) table: u64,
+    /// Descriptions of live blocks.
+    pub(in crate::holders) live: Vec<u64>,
 }
 
 impl Made {
@@ -43,7 +46,7 @@ impl Made {
         let list = sample.block(16);
         let allocator =
             sample.cpp("N7c10_npu19NPUCachingAllocator19NpuCachingAllocatorE", &[7, list, list + 8, list + 8]);
-        let mut made = Self { sample, device, table: 0 };
+        let mut made = Self { sample, device, table: 0, live: Vec::new() };
         made.put(LIBRARY + VARIABLE, &[allocator]);
         made.put(list, &[device]);
         made
@@ -59,7 +62,19 @@ impl Made {
         let block = self.sample.block(168);
         self.put(block, &[0, 0x5151]);
         self.put(block + 0x30, &[size, requested, self.device + pool, address, flags]);
+        if flags & 1 == 1 {
+            self.live.push(block);
+        }
         block
+    }
+
+    /// The table of live blocks: `{i8 distance, block}` by hash, -1 where a slot is empty.
+    pub(in crate::holders) fn table_of_live(&mut self, blocks: &[u64]) {
+        let table = self.sample.block(16 * (2 * blocks.len() as u64 + 1));
+        for (at, block) in (table..).step_by(32).zip(blocks) {
+            self.put(at, &[0, *block, 0xff, 0]);
+        }
+        self.put(self.device + LIVE_TABLE, &[table, 2 * blocks.len() as u64]);
     }
 
     /// Makes blocks neighbours.

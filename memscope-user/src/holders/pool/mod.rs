@@ -1,10 +1,12 @@
 //! The blocks of a framework's caching allocator, out of its own structures, without offsets of any version.
 //!
-//! [`devices`] finds the allocators of the devices behind the one exported variable, [`layout`] the fields of a block,
-//! by properties that only a list of neighbours has, [`trees`] the free blocks, [`private`] the pools of captured graphs,
-//! and [`reading`] reads all of it again until the result is of one moment, as the allocator's own sums prove.
+//! [`devices`] finds the allocators of the devices behind the one exported variable, [`downwards`] the descriptions of live
+//! blocks in their tables, [`layout`] the fields of a block, by properties that only a list of neighbours has, [`trees`] the
+//! free blocks, [`private`] the pools of captured graphs, and [`reading`] reads all of it again until the result is of one
+//! moment, as the allocator's own sums prove.
 
 mod devices;
+mod downwards;
 mod layout;
 #[cfg(test)]
 pub(super) mod made;
@@ -94,9 +96,7 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Pool, Missing> {
     pool.own.extend(allocator.devices.iter().flat_map(|device| device.areas().map(|area| area.start)));
     let mut seen = false;
     for device in &allocator.devices {
-        let Some((fields, owners)) = fields_of(graph, device) else { continue };
-        seen = true;
-        let Some(reading) = reading::read(graph, device, fields, &owners) else { continue };
+        let Some(reading) = read(graph, device, &mut seen) else { continue };
         pool.devices += 1;
         if !reading.is_proved {
             pool.unsure.push(device.number);
@@ -114,11 +114,35 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Pool, Missing> {
     Ok(pool)
 }
 
+/// The blocks of a device: from its allocator downwards, and if that is not proved, from all that points at it in the pass.
+fn read(graph: &Graph<'_>, device: &Device, seen: &mut bool) -> Option<Reading> {
+    let mut known = None;
+    for groups in [downwards::groups, upwards] {
+        let Some((fields, owners)) = fields_of(graph, groups(graph, device)) else { continue };
+        *seen = true;
+        match reading::read(graph, device, fields, &owners) {
+            Some(reading) if reading.is_proved => return Some(reading),
+            reading => known = reading.or(known),
+        }
+    }
+    known
+}
+
 /// Host blocks of one size that point, at one offset, into the device's allocator or a pool of its own; and their targets there.
 type Owners = Vec<(u64, u64)>;
+/// The same by offset and size.
+type Groups = HashMap<(u64, u64), Owners>;
 
-fn fields_of(graph: &Graph<'_>, device: &Device) -> Option<(Fields, Owners)> {
-    let mut groups: HashMap<(u64, u64), Owners> = HashMap::default();
+/// malloc returns a block whole if it cannot split it, so equal objects have blocks that differ by 16.
+fn add_owner(groups: &mut Groups, (offset, size): (u64, u64), owner: (u64, u64)) {
+    for size in [size, size - 16] {
+        groups.entry((offset, size)).or_default().push(owner);
+    }
+}
+
+/// All blocks that the pass has seen pointing into the device's allocator.
+fn upwards(graph: &Graph<'_>, device: &Device) -> Groups {
+    let mut groups = Groups::default();
     for Block { start, size, .. } in device.areas() {
         graph.pointers.to(start..start + size, 4 * MAX_BLOCKS, |pointer| {
             if (start..start + size).contains(&pointer.place) {
@@ -126,13 +150,14 @@ fn fields_of(graph: &Graph<'_>, device: &Device) -> Option<(Fields, Owners)> {
             }
             let block = graph.heap.block(pointer.place).filter(|block| !block.is_free);
             if let Some(block) = block.filter(|block| DESCRIPTION_BYTES.contains(&block.size)) {
-                // malloc returns a block whole if it cannot split it, so equal objects have blocks that differ by 16.
-                for size in [block.size, block.size - 16] {
-                    groups.entry((pointer.place - block.start, size)).or_default().push((block.start, pointer.target));
-                }
+                add_owner(&mut groups, (pointer.place - block.start, block.size), (block.start, pointer.target));
             }
         });
     }
+    groups
+}
+
+fn fields_of(graph: &Graph<'_>, groups: Groups) -> Option<(Fields, Owners)> {
     let mut groups: Vec<_> = groups.into_iter().filter(|(_, owners)| owners.len() <= MAX_BLOCKS).collect();
     groups.sort_unstable_by_key(|((offset, size), owners)| (std::cmp::Reverse((owners.len(), *size)), *offset));
     groups.truncate(MAX_GROUPS);

@@ -66,8 +66,7 @@ fn tables(graph: &Graph<'_>, device: &Device) -> Vec<Block> {
 /// The block in use that begins at an address.
 fn whole(graph: &Graph<'_>, address: u64) -> Option<Block> {
     let may_be = address != 0 && address.is_multiple_of(8);
-    let block = may_be.then(|| graph.heap.block(address)).flatten()?;
-    (block.start == address && !block.is_free).then_some(block)
+    may_be.then(|| graph.heap.at_start(address)).flatten()
 }
 
 fn of_slot(graph: &Graph<'_>, slot: &[u64]) -> Option<Private> {

@@ -200,7 +200,8 @@ impl Reader<'_> {
     }
 
     /// The byte that marks live blocks, if everything agrees with it: no two blocks overlap, the allocator has the sum
-    /// of the live ones and that of all, and as many are free as its trees have nodes.
+    /// of the live ones and that of all, and as many are free as its trees have nodes. Freed blocks that other streams
+    /// still use are in no tree, and with them the allocator has a sum of its own.
     fn proof(&self, moment: &Moment, likely: usize) -> Option<usize> {
         let Moment { rows, words, headers } = moment;
         let free: u64 = headers.iter().map(|header| header.count).sum();
@@ -219,8 +220,12 @@ impl Reader<'_> {
             // With segments that can grow some have no memory.
             let all = sum(&|row| flag(row, *at) == 1 || flag(row, at + 1) == 1);
             let is_flag = rows.values().all(|row| flag(row, *at) <= 1);
-            let zeros = rows.values().filter(|row| flag(row, *at) == 0).count() as u64;
-            is_flag && words.contains(&used) && words.contains(&all) && zeros == free
+            let count = |such: &dyn Fn(&[u64]) -> bool| rows.values().filter(|row| such(row)).count() as u64;
+            let waits = |row: &[u64]| flag(row, *at) == 0 && self.fields.waits(row);
+            let active = || used.wrapping_add(sum(&waits));
+            let zeros = count(&|row| flag(row, *at) == 0);
+            let are_free = zeros == free || zeros == free + count(&waits) && words.contains(&active());
+            is_flag && words.contains(&used) && words.contains(&all) && are_free
         })
     }
 

@@ -125,3 +125,23 @@ fn what_is_no_pool() {
     made.put(table, &words);
     assert_eq!(read(&made).unsure, [0]);
 }
+
+/// A freed block that another stream still uses is in no tree; the allocator counts it as active. It is not live. Without its number of events, or
+/// where the sum is another, nothing is proved.
+#[test]
+fn blocks_that_wait_for_a_stream() {
+    const WAITING: u64 = GRAPHS;
+    let made = |events: u64, active: u64| {
+        let mut made = Made::whole();
+        let waiting = made.describe(LARGE_POOL, (WAITING, 4 * MIB, 4 * MIB), FREE);
+        made.put(waiting + 0x68, &[events]);
+        made.put(made.device + FIGURES, &[20 * MIB + 3072, 26 * MIB, active]);
+        read(&made)
+    };
+    let pool = made(1, 24 * MIB + 3072);
+    assert!(pool.unsure.is_empty());
+    let of_waiting = pool.blocks.iter().filter(|block| block.address == WAITING);
+    assert_eq!(of_waiting.map(|block| (block.size_bytes, block.is_live)).collect::<Vec<_>>(), [(4 * MIB, false)]);
+    assert_eq!(pool.blocks.iter().filter(|block| block.is_live).count(), 3);
+    assert_eq!([made(0, 24 * MIB + 3072), made(1, 24 * MIB)].map(|pool| pool.unsure), [vec![0], vec![0]]);
+}
