@@ -327,6 +327,18 @@ mod tests {
         assert_eq!(account.places, 2);
     }
 
+    /// A block that is found at the attach is live, and its free is one of an older block.
+    #[test]
+    fn found_blocks_are_live_and_older() {
+        let mut script = Script::new(PID, Device::Npu(0));
+        script.older(pools::PTA, 0x1000, 512).older(pools::PTA, 0x2000, 1024).alloc(pools::PTA, 0x3000, 64);
+        script.free(pools::PTA, 0x1000);
+        let account = account(&script);
+        let pta = of(&account, pools::PTA);
+        assert_eq!((pta.live_blocks, pta.live_bytes, pta.allocations, pta.allocated_bytes), (2, 1088, 1, 64));
+        assert_eq!((pta.frees, pta.freed_bytes, pta.older_frees), (0, 0, 1));
+    }
+
     /// The note of a child's start comes behind its first calls, and accounts may be taken between them. What never has a start is counted
     /// once.
     #[test]

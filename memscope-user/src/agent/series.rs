@@ -108,7 +108,9 @@ impl Series {
     /// A block comes. Gives how many new places there are.
     pub(super) fn alloc(&mut self, alloc: &Alloc, has_room: bool) -> usize {
         let block = &alloc.block;
-        if alloc.restored {
+        if alloc.restored && block.found {
+            self.older_frees = self.older_frees.saturating_sub(1);
+        } else if alloc.restored {
             // The free did not happen.
             self.frees = self.frees.saturating_sub(1);
             self.freed_bytes = self.freed_bytes.saturating_sub(block.size_bytes);
@@ -144,8 +146,12 @@ impl Series {
     /// A block goes. Gives how many places hold nothing any more.
     pub(super) fn free(&mut self, free: &Free) -> usize {
         let block = &free.block;
-        self.frees += 1;
-        self.freed_bytes = self.freed_bytes.saturating_add(block.size_bytes);
+        if block.found {
+            self.older_frees += 1;
+        } else {
+            self.frees += 1;
+            self.freed_bytes = self.freed_bytes.saturating_add(block.size_bytes);
+        }
         self.live_blocks = self.live_blocks.saturating_sub(1);
         self.live_bytes = self.live_bytes.saturating_sub(block.size_bytes);
         if free.cause == FreeCause::Program {

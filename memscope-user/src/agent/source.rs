@@ -20,8 +20,8 @@ use crate::{
     model::Event,
     os::capabilities,
     session::{
-        Analyses, CallStacks, CollectOptions, Control, Events, LeftOutStacks, Listener, Message, Phase, ProgramCost,
-        Progress, Trace, TraceError, TraceOptions, UsageOptions,
+        Analyses, CallStacks, CollectOptions, Control, Events, HolderOptions, LeftOutStacks, Listener, Message, Phase,
+        ProgramCost, Progress, Trace, TraceError, TraceOptions, UsageOptions,
     },
 };
 
@@ -84,6 +84,7 @@ fn options(config: &Config) -> TraceOptions {
         call_stacks: CallStacks { c, python, mixed: false, automatic: c.is_some() && python.is_some() },
         ring_bytes: config.budget.ring_bytes,
         usage: UsageOptions { interval: usage, per_second: 0, library: config.driver_library.clone() },
+        holders: HolderOptions { pool: true, ..HolderOptions::default() },
         measure_programs: true,
         ..TraceOptions::joining()
     }

@@ -19,7 +19,7 @@ const MAX_FAILURES: usize = 1024;
 /// Rows of minutes that were not taken yet, some 20 MiB; the oldest go, and are counted.
 const MAX_READY_ROWS: usize = 1 << 17;
 
-/// What came and went. Signed: a free that is taken back in a later minute counts as -1 there, so that sums over minutes are exact.
+/// What came and went, of blocks since the attach. Signed: a free that is taken back in a later minute counts as -1 there, so that sums over minutes are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Blocks allocated.
@@ -35,18 +35,23 @@ pub struct Changes {
 impl Changes {
     fn alloc(&mut self, alloc: &Alloc) {
         let size_bytes = alloc.block.size_bytes.cast_signed();
+        if alloc.block.found {
+            return;
+        }
         if alloc.restored {
             self.frees -= 1;
             self.freed_bytes = self.freed_bytes.saturating_sub(size_bytes);
-        } else if !alloc.block.found {
+        } else {
             self.allocations += 1;
             self.allocated_bytes = self.allocated_bytes.saturating_add(size_bytes);
         }
     }
 
     fn free(&mut self, free: &Free) {
-        self.frees += 1;
-        self.freed_bytes = self.freed_bytes.saturating_add(free.block.size_bytes.cast_signed());
+        if !free.block.found {
+            self.frees += 1;
+            self.freed_bytes = self.freed_bytes.saturating_add(free.block.size_bytes.cast_signed());
+        }
     }
 
     /// Adds others.
