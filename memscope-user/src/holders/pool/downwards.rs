@@ -1,7 +1,7 @@
 //! Descriptions of blocks, found from the allocator of a device downwards: it points at its table of live blocks, and that at their
 //! descriptions. No pass over the process's memory is needed for it; what is in no such table, such as free blocks, is found from those.
 
-use super::{Groups, MAX_BLOCKS, devices::Device};
+use super::{Groups, MAX_BLOCKS, devices::Device, private};
 use crate::{
     hash::{HashMap, HashSet},
     holders::{graph::Graph, heap::Block, memory::Memory, source::ADDRESS_END},
@@ -16,12 +16,13 @@ const ALIGN: u64 = 16;
 
 /// Blocks that the device's allocator, or a table of it, points at, and that point back into it.
 pub(super) fn groups(graph: &Graph<'_>, device: &Device) -> Groups {
-    let areas: Vec<Block> = device.areas().collect();
     let is_inside = |address: u64| {
-        let behind = areas_behind(&areas, address);
-        behind.is_some_and(|area| address - area.start < area.size)
+        let Block { start, size, .. } = device.block;
+        address.checked_sub(start).is_some_and(|into| into < size)
+            || private::containing(&device.privates, address).is_some()
     };
-    let mut tables = starts(graph.memory, areas.iter().map(|area| (area.start, area.size)), &HashSet::default());
+    let areas = device.areas().map(|area| (area.start, area.size));
+    let mut tables = starts(graph.memory, areas, &HashSet::default());
     tables.retain(|table| !is_inside(*table));
     let mut room = MAX_TABLES;
     let tables: Vec<(u64, u64)> = tables
@@ -38,17 +39,6 @@ pub(super) fn groups(graph: &Graph<'_>, device: &Device) -> Groups {
     let mut descriptions: Vec<u64> = tables.iter().map(|(start, _)| *start).collect();
     descriptions.extend(starts(graph.memory, tables.into_iter(), &known));
     grouped(graph, &descriptions, is_inside)
-}
-
-/// The area at or before an address. They are sorted but for the first.
-fn areas_behind(areas: &[Block], address: u64) -> Option<&Block> {
-    let (first, others) = areas.split_first()?;
-    let is_of = |area: &&Block| address.checked_sub(area.start).is_some_and(|into| into < area.size);
-    if is_of(&first) {
-        return Some(first);
-    }
-    let at = others.partition_point(|area| area.start <= address);
-    others.get(at.checked_sub(1)?)
 }
 
 /// Where words of these pieces point at that may be the start of a block, each once, without those that are `known`.
@@ -73,7 +63,7 @@ fn starts(memory: &Memory<'_>, pieces: impl Iterator<Item = (u64, u64)>, known: 
                 if memory.mapping(word).is_some_and(|mapping| mapping.is_anonymous() && mapping.writable) {
                     found.push(word);
                 }
-                if found.len() >= 2 * MAX_BLOCKS || seen.len() >= 8 * MAX_BLOCKS {
+                if seen.len() >= 2 * MAX_BLOCKS {
                     return found;
                 }
             }
