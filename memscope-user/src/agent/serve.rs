@@ -123,7 +123,7 @@ async fn capture(stream: &mut UnixStream, pids: &[u32], seconds: u64, directory:
             return;
         }
     };
-    speaker.info(format_args!("process(es) {list} are captured for {seconds} s by tracer {}", child.id()));
+    speaker.info(format_args!("capture of {list} for {seconds} s, by tracer {}", child.id()));
     let _ = send(stream, &Answer::Begun { pids: pids.to_vec() }).await;
     let status = loop {
         match child.try_wait() {

@@ -141,8 +141,7 @@ fn capture(args: &AgentCaptureArgs) -> Result<()> {
         match answer {
             Answer::Begun { pids } => {
                 let pids = crate::session::text::list(&pids);
-                let text =
-                    format_args!("process(es) {pids} are captured for {seconds} s into `{}`", directory.display());
+                let text = format_args!("capture of {pids} for {seconds} s into `{}`", directory.display());
                 message(LogLevel::Info, LogLevel::Info, text);
             }
             Answer::Ended { status } => ended = Some(status),

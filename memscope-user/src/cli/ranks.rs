@@ -12,6 +12,7 @@ use crate::analyses::{
     select::Selection,
 };
 use crate::document;
+use crate::text::numbers::counted;
 
 /// `ranks A B C …`, or `ranks RUN`.
 pub(super) fn run(args: &RanksArgs) -> ExitCode {
@@ -31,8 +32,8 @@ pub(super) fn run(args: &RanksArgs) -> ExitCode {
         }
         ensure!(
             ranks.len() >= LEAST_RANKS,
-            "{} process(es) with memory of a device have no median: {LEAST_RANKS} ranks are needed at least",
-            ranks.len()
+            "{} with memory of a device: a median needs {LEAST_RANKS} ranks at least",
+            counted(ranks.len() as u64, "process")
         );
         let found = compare(ranks);
         let printed = if args.json {

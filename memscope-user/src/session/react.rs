@@ -46,6 +46,7 @@ use crate::{
     },
     os::secure_env,
     ring::Urgent,
+    text::numbers::counted,
 };
 
 /// Poll interval while a process waits for us.
@@ -347,7 +348,8 @@ impl Loop {
             Some(_) if !self.waiting_reported => {
                 self.waiting_reported = true;
                 self.speaker.info(format_args!(
-                    "the program has ended; {living} process(es) that it started live on and are traced; Ctrl-C ends the trace"
+                    "the program has ended; still traced: {} that it started; Ctrl-C ends the trace",
+                    counted(living as u64, "process")
                 ));
                 None
             }
