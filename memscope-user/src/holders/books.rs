@@ -36,7 +36,7 @@ const THREADS: usize = 1;
 pub struct BooksBudget {
     /// No further reading begins later.
     pub patience: Duration,
-    /// A pass over the process's memory: shows the purposes of blocks, and pools whose own structures do not lead to all of their blocks.
+    /// A pass over the process's memory: shows the purposes of blocks, and all blocks of a pool where its tables do not.
     pub pass: Option<PassBudget>,
 }
 

@@ -174,15 +174,9 @@ impl<'a> Glibc<'a> {
 
     fn describe(&self, chunks: &Chunks, at: u64, next: u64) -> Block {
         const TOP: u64 = 32;
-        let says_free = self.memory.word(next + 8).is_some_and(|size| size & BEFORE_IS_USED == 0);
-        let is_cached = self.key.is_some() && self.memory.word(at + HEAD + 8) == self.key;
+        let (start, size) = (at + HEAD, next - at - 8);
         let is_top = next + TOP >= chunks.end;
-        Block {
-            start: at + HEAD,
-            size: next - at - 8,
-            origin: Origin::Malloc,
-            is_free: says_free || is_cached || is_top,
-        }
+        Block { start, size, origin: Origin::Malloc, is_free: is_top || self.is_freed(start, size) }
     }
 
     /// The block that begins at an address, as its head says.
@@ -196,14 +190,14 @@ impl<'a> Glibc<'a> {
         // A block with a mapping of its own has no chunk behind it, the first word of which would be its last.
         let (origin, size) =
             if head & IS_MAPPED == 0 { (Origin::Malloc, size - 8) } else { (Origin::Mapped, size - HEAD) };
-        let is_cached = self.key.is_some() && self.memory.word(address + 8) == self.key;
-        let is_free = match origin {
-            Origin::Malloc => {
-                is_cached || self.memory.word(address + size).is_some_and(|next| next & BEFORE_IS_USED == 0)
-            }
-            _ => false,
-        };
+        let is_free = origin == Origin::Malloc && self.is_freed(address, size);
         Some(Block { start: address, size, origin, is_free })
+    }
+
+    /// Whether the next chunk says that this block is free, or a thread's cache has it.
+    fn is_freed(&self, start: u64, size: u64) -> bool {
+        let says_free = self.memory.word(start + size).is_some_and(|next| next & BEFORE_IS_USED == 0);
+        says_free || self.key.is_some() && self.memory.word(start + 8) == self.key
     }
 
     /// The block with a mapping of its own around an address, among apparent heads of such blocks.

@@ -75,7 +75,7 @@ pub(super) struct Heap<'a> {
     paged: Option<Paged<'a>>,
     /// Absent where it has no heap.
     glibc: Option<Glibc<'a>>,
-    /// Only blocks whose start is asked for are known, by what is in front of them.
+    /// Blocks are known by their start alone, from the head in front of it.
     starts_alone: bool,
 }
 
