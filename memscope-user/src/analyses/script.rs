@@ -6,8 +6,8 @@ use super::{Analysis, Finding, Observer};
 use crate::backend::ascend::{modules, pools};
 use crate::model::{
     Alloc, AllocApi, AllocFailed, AllocRecovered, Asked, Block, BlockReturned, Device, DeviceUsage, DriverFigures,
-    Event, EventKind, Free, FreeCause, HeldAs, LiveSum, Look, Looked, LookedAt, Module, Name, PageType, PlaceLook,
-    Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks, UnknownFree,
+    Event, EventKind, FoundHeld, FoundPurpose, Free, FreeCause, HeldAs, LiveSum, Look, Looked, LookedAt, Module, Name,
+    PageType, PlaceLook, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks, UnknownFree,
 };
 
 /// Writes the events of a run. Events belong to the process and device last given to [`Script::on`].
@@ -198,6 +198,26 @@ impl Script {
             held_as,
         };
         let look = Look { number: 1, at: LookedAt::End, outcome: Looked::Place(Box::new(place)) };
+        self.push(EventKind::Looked(Arc::new(look)))
+    }
+
+    /// Purposes of blocks that were found are known now.
+    pub(crate) fn found_held(&mut self, pool: Pool, purposes: &[(u64, HeldAs)]) -> &mut Self {
+        let found = purposes.iter().map(|&(addr, held_as)| {
+            let Block { allocation_id: number, size_bytes, .. } = self.live[&(self.pid, self.device, pool, addr)];
+            FoundPurpose { number, size_bytes, held_as }
+        });
+        let blocks = found.collect();
+        for (addr, held_as) in purposes {
+            if let Some(block) = self.live.get_mut(&(self.pid, self.device, pool, *addr)) {
+                block.held_as = Some(*held_as);
+            }
+        }
+        let look = Look {
+            number: 0,
+            at: LookedAt::Running,
+            outcome: Looked::Found(FoundHeld { pool, device: self.device, blocks }),
+        };
         self.push(EventKind::Looked(Arc::new(look)))
     }
 

@@ -176,7 +176,7 @@ pub enum Note {
         /// Address and size of the blocks that are handed out, and the size that was asked for, where the pool keeps it.
         blocks: Vec<(u64, u64, Option<u64>)>,
     },
-    /// Purposes of blocks in the pool, by the objects that hold them. Comes before the note of the pool.
+    /// Purposes of blocks in the pool, by the objects that hold them. Comes behind the note of the pool; in earlier captures before it.
     PoolHeld {
         /// The process.
         pid: u32,

@@ -36,7 +36,7 @@ const THREADS: usize = 1;
 pub struct BooksBudget {
     /// No further reading begins later.
     pub patience: Duration,
-    /// A pass over the process's memory: shows the purposes of blocks, and all blocks of a pool where its tables do not.
+    /// A pass over the process's memory, where the pool's tables do not lead to all its blocks.
     pub pass: Option<PassBudget>,
 }
 
@@ -77,8 +77,15 @@ pub struct DeviceBooks {
     pub segments: Vec<(u64, u64)>,
     /// Blocks that are handed out, by address.
     pub blocks: Vec<LiveBlock>,
-    /// Purposes of those, by address, where their holders show them.
-    pub held_as: Vec<(u64, HeldAs)>,
+}
+
+/// What blocks are for, where their holders show it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Purposes {
+    /// Addresses and purposes of blocks, by device in the program's numbering.
+    pub of_devices: Vec<(u32, Vec<(u64, HeldAs)>)>,
+    /// Its cost.
+    pub effort: Effort,
 }
 
 /// What was read.
@@ -88,6 +95,8 @@ pub struct Books {
     pub devices: Vec<DeviceBooks>,
     /// Devices of which it is not.
     pub unsure: Vec<u32>,
+    /// The purposes of their blocks, if a pass was needed, which shows them, too.
+    pub purposes: Option<Purposes>,
     /// Memory was left out, at a bound.
     pub cut: Option<Cut>,
     /// Its cost.
@@ -126,6 +135,20 @@ pub fn books(process: &Process, parent: Option<&Process>, budget: BooksBudget) -
     read(process, parent.map(|parent| -> &dyn Source { parent }), budget)
 }
 
+/// Finds the purposes of the blocks in books, by a pass over the process's memory. Memory that is left out hides some.
+///
+/// # Errors
+///
+/// The process has ended.
+pub fn purposes(process: &Process, books: &Books, budget: PassBudget) -> Result<Purposes, NotRead> {
+    let of_devices = |graph: &mut Graph<'_>, search| {
+        let own = pool::find(graph).map(|pool| pool.own).unwrap_or_default();
+        Ok(purposes_of(graph, &books.devices, own, search))
+    };
+    let (of_devices, effort) = passed(process, budget, of_devices)?;
+    Ok(Purposes { of_devices, effort })
+}
+
 pub(super) fn read(source: &dyn Source, parent: Option<&dyn Source>, budget: BooksBudget) -> Result<Books, NotRead> {
     // Before anything that costs.
     if !pool::is_mapped(source) {
@@ -135,7 +158,7 @@ pub(super) fn read(source: &dyn Source, parent: Option<&dyn Source>, budget: Boo
     let mut books = again(source, begin, budget.patience, |source| alone(source, parent));
     if let Some(pass) = budget.pass {
         books = match books {
-            Ok(books) if books.unsure.is_empty() => with_purposes(source, books, pass),
+            Ok(books) if books.unsure.is_empty() => Ok(books),
             // Another way shows nothing else.
             Err(why @ (NotRead::NoPool | NotRead::OfParent | NotRead::Gone | NotRead::TooMany)) => Err(why),
             _ => again(source, begin, budget.patience, |source| whole(source, parent, pass)),
@@ -182,32 +205,26 @@ fn alone(source: &dyn Source, parent: Option<&dyn Source>) -> Result<Books, NotR
 
 /// The pool, and the purposes of its blocks, by a pass.
 fn whole(source: &dyn Source, parent: Option<&dyn Source>, budget: PassBudget) -> Result<Books, NotRead> {
-    passed(source, budget, |graph, search| {
+    let (books, effort) = passed(source, budget, |graph, search| {
         let pool = pool_of(graph, parent)?;
         let mut books = Books { devices: devices(&pool), unsure: pool.unsure, ..Books::default() };
         // A reading that is not proved is made again.
         if books.unsure.is_empty() {
-            add_purposes(graph, &mut books, pool.own, search);
+            let of_devices = purposes_of(graph, &books.devices, pool.own, search);
+            books.purposes = Some(Purposes { of_devices, ..Purposes::default() });
         }
         Ok(Books { cut: Cut::of(&graph.pointers.figures), ..books })
-    })
+    })?;
+    let purposes = books.purposes.map(|purposes| Purposes { effort, ..purposes });
+    Ok(Books { purposes, effort, ..books })
 }
 
-/// Purposes of blocks that are known. Memory that is left out of the pass hides purposes alone.
-fn with_purposes(source: &dyn Source, mut books: Books, budget: PassBudget) -> Result<Books, NotRead> {
-    passed(source, budget, |graph, search| {
-        let own = pool::find(graph).map(|pool| pool.own).unwrap_or_default();
-        add_purposes(graph, &mut books, own, search);
-        Ok(books)
-    })
-}
-
-/// What is found with the references of a pass over the process's memory.
-fn passed(
+/// What is found with the references of a pass over the process's memory, and its cost.
+fn passed<T>(
     source: &dyn Source,
     budget: PassBudget,
-    find: impl FnOnce(&mut Graph<'_>, Allowed) -> Result<Books, NotRead>,
-) -> Result<Books, NotRead> {
+    find: impl FnOnce(&mut Graph<'_>, Allowed) -> Result<T, NotRead>,
+) -> Result<(T, Effort), NotRead> {
     let begin = Instant::now();
     let memory = Memory::new(source);
     // Without, blocks of the interpreter are taken for those of malloc, and none of them is of the pool.
@@ -223,7 +240,7 @@ fn passed(
     if !source.is_same() {
         return Err(NotRead::Gone);
     }
-    found.map(|books| Books { effort: effort(&pointers, begin), ..books })
+    found.map(|found| (found, effort(&pointers, begin)))
 }
 
 /// The pool of the process itself.
@@ -246,20 +263,23 @@ fn pool_of(graph: &Graph<'_>, parent: Option<&dyn Source>) -> Result<Pool, NotRe
     Ok(pool)
 }
 
-/// Adds the purposes of blocks, by the objects of Python that hold them; `own`: host blocks of the allocator itself.
-fn add_purposes(graph: &mut Graph<'_>, books: &mut Books, own: HashSet<u64>, search: Allowed) {
+/// Purposes of blocks, by the objects of Python that hold them; `own`: host blocks of the allocator itself.
+fn purposes_of(
+    graph: &mut Graph<'_>,
+    devices: &[DeviceBooks],
+    own: HashSet<u64>,
+    search: Allowed,
+) -> Vec<(u32, Vec<(u64, HeldAs)>)> {
     if graph.python.is_none() {
-        return;
+        return Vec::new();
     }
     graph.skip(own);
     let deadline = search.begin();
-    for device in &mut books.devices {
-        device.held_as = purposes(graph, &device.blocks, deadline);
-    }
+    devices.iter().map(|books| (books.device, purposes_in(graph, &books.blocks, deadline))).collect()
 }
 
 /// The purposes that holders of blocks show, the largest block first.
-fn purposes(graph: &Graph<'_>, blocks: &[LiveBlock], deadline: Deadline) -> Vec<(u64, HeldAs)> {
+fn purposes_in(graph: &Graph<'_>, blocks: &[LiveBlock], deadline: Deadline) -> Vec<(u64, HeldAs)> {
     let mut wanted: Vec<Block> = blocks.iter().map(|block| Block::at(block.address, block.size_bytes)).collect();
     wanted.sort_by_key(|block| (std::cmp::Reverse(block.size_bytes), block.address));
     let (held, _) = search_all(graph, &wanted, PATHS, deadline);
@@ -331,7 +351,6 @@ mod tests {
                 block(SMALL + 1536, 2048, 2047),
                 block(LARGE, 20 * MIB, 19 * MIB + 1),
             ],
-            held_as: vec![],
         };
         assert_eq!((books.devices, books.unsure, books.cut), (vec![expected], vec![], None));
     }
@@ -386,7 +405,6 @@ mod tests {
             reserved_bytes: 22 * MIB,
             segments: vec![],
             blocks: vec![block(LARGE, 20 * MIB, 20 * MIB)],
-            held_as: vec![],
         };
         assert_eq!((books.devices, books.unsure), (vec![expected], vec![]));
     }

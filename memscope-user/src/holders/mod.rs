@@ -56,7 +56,7 @@ pub use self::{
 };
 #[cfg(feature = "trace")]
 pub use self::{
-    books::{Books, BooksBudget, DeviceBooks, LiveBlock, NotRead, PassBudget, books},
+    books::{Books, BooksBudget, DeviceBooks, LiveBlock, NotRead, PassBudget, Purposes, books, purposes},
     live::{OpenError, Process},
     look::{Asked, Question, Refused, Which},
     places::{Budget, Cut, FoundBlock, FoundPlace, FoundPlaces, NotLooked, of_places},

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Block, LiveSum, Name};
+use super::{Block, Device, LiveSum, Name, Pool};
 
 /// When holders were looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
@@ -81,11 +81,35 @@ pub struct PlaceLook {
     pub held_as: Vec<(u64, HeldAs)>,
 }
 
+/// The purpose of a block that was found at the attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundPurpose {
+    /// Number of the block ([`Block::allocation_id`]).
+    pub number: u64,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its purpose.
+    pub held_as: HeldAs,
+}
+
+/// Purposes of blocks that were found at the attach without one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundHeld {
+    /// Their pool.
+    pub pool: Pool,
+    /// Their device.
+    pub device: Device,
+    /// The blocks.
+    pub blocks: Vec<FoundPurpose>,
+}
+
 /// The outcome of a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Looked {
     /// Blocks of a place were looked at.
     Place(Box<PlaceLook>),
+    /// Holders show the purposes of found blocks. The look has no number.
+    Found(FoundHeld),
     /// Holders were not looked for, and why. Of process 0: of all processes without a look.
     NotLooked(Arc<str>),
 }
@@ -93,7 +117,7 @@ pub enum Looked {
 /// A look, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Its number; all places of a process that were looked at together have the same.
+    /// Its number, from 1; all places of a process that were looked at together have the same.
     pub number: u32,
     /// When.
     pub at: LookedAt,

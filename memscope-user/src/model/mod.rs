@@ -20,7 +20,7 @@ pub use event::{
 };
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
 pub use kept::{Kept, Text};
-pub use look::{HeldAs, HolderPath, Look, Looked, LookedAt, PlaceLook};
+pub use look::{FoundHeld, FoundPurpose, HeldAs, HolderPath, Look, Looked, LookedAt, PlaceLook};
 pub use loss::{Confidence, CutStacks, Figures, LossLine, RunEnd};
 pub use module::{Module, ModuleInfo, ModuleRole, UNKNOWN_MODULE, module_name};
 pub use name::Name;

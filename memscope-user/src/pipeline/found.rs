@@ -9,7 +9,7 @@ use super::process::Process;
 use super::turn::{At, Home, Shared, Turn};
 use crate::capture::Note;
 use crate::hash::{HashMap, HashSet};
-use crate::model::{AllocApi, Device, HeldAs, Pool, PoolOperators};
+use crate::model::{AllocApi, Device, FoundHeld, FoundPurpose, HeldAs, Look, Looked, LookedAt, Pool, PoolOperators};
 
 /// Addresses kept while a pool is read. Of a program that names more of them meanwhile nothing is found.
 const MAX_NAMED: usize = 1 << 20;
@@ -62,11 +62,8 @@ impl Pipeline {
                 }
             }
             Note::PoolHeld { pid, device, blocks } => {
-                if let Some(meanwhile) =
-                    self.processes.get_mut(&pid).and_then(|process| process.home_mut().meanwhile.as_mut())
-                {
-                    let room = MAX_NAMED.saturating_sub(meanwhile.held_as.len());
-                    meanwhile.held_as.extend(blocks.into_iter().take(room).map(|(addr, held)| ((device, addr), held)));
+                if let Some(process) = self.processes.get_mut(&pid) {
+                    process.held(At::new(time_ns, pid), device, &blocks, &mut self.shared);
                 }
             }
             Note::PoolRead { pid } => {
@@ -89,6 +86,19 @@ impl Process {
     /// A reading begins, or has ended.
     fn pool_is_read(&mut self, begins: bool) {
         self.home_mut().meanwhile = begins.then(Box::default);
+    }
+
+    /// Purposes of blocks are known: of those that were found, and of those that will be.
+    fn held(&mut self, at: At, device: u32, blocks: &[(u64, HeldAs)], shared: &mut Shared) {
+        let home = self.home_mut();
+        if let Some(meanwhile) = &mut home.meanwhile {
+            let room = MAX_NAMED.saturating_sub(meanwhile.held_as.len());
+            meanwhile.held_as.extend(blocks.iter().take(room).map(|(addr, held_as)| ((device, *addr), *held_as)));
+            return;
+        }
+        if let Some(pool) = shared.backend.pool_of_operators(PoolOperators::Torch) {
+            Turn::of_no_call(at, home, shared).held(pool, device, blocks);
+        }
     }
 
     /// The pool's books were read.
@@ -142,6 +152,33 @@ impl Turn<'_> {
         let is_known = meanwhile.named.contains(&key) || self.home.blocks.contains(key);
         if !is_known && new.addr != 0 && new.size_bytes > 0 {
             self.put_found(key, new, totals, held_as);
+        }
+    }
+}
+
+impl Turn<'_> {
+    /// Blocks that were found have these purposes. An address that was handed out again since then is another block's.
+    fn held(&mut self, pool: Pool, device: u32, held: &[(u64, HeldAs)]) {
+        let device = self.device_or_own(Some(device));
+        let mut blocks = Vec::new();
+        for &(addr, held_as) in held {
+            self.home.blocks.change(Key::Pool(pool, addr), |live| {
+                let block = &mut live.block;
+                if !block.found || block.device != device || block.held_as.is_some() {
+                    return;
+                }
+                block.held_as = Some(held_as);
+                // One that is not reported yet has its purpose when it is.
+                if !live.noted {
+                    let (number, size_bytes) = (block.allocation_id, block.size_bytes);
+                    blocks.push(FoundPurpose { number, size_bytes, held_as });
+                }
+            });
+        }
+        if !blocks.is_empty() {
+            let found = FoundHeld { pool, device, blocks };
+            let look = Look { number: 0, at: LookedAt::Running, outcome: Looked::Found(found) };
+            self.shared.looked(self.at.time_ns, self.home.pid, look);
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Pipeline;
 use super::blocks::Blocks;
 use super::process::Process;
+use super::turn::Shared;
 use crate::capture::{LookBlock, LookMoment, LookPlace, Note};
 use crate::hash::HashMap;
 use crate::model::{Block, Device, Event, EventKind, HolderPath, LiveSum, Look, Looked, LookedAt, PlaceLook, Stacks};
@@ -124,24 +125,33 @@ impl Place {
 }
 
 impl Pipeline {
-    /// Reports what came of a look. It is no call of the process, and has no row.
+    /// Reports what came of a look.
     pub(super) fn apply_look(&mut self, time_ns: u64, note: Note) {
-        let (pid, look) = match note {
+        match note {
             Note::LookEnds { look, pid, place, holders, blocks } => {
                 let of_process = self.processes.get(&pid).map(Process::blocks);
-                let Some(look) = self.looks.end((look, pid), place, holders, &blocks, of_process) else { return };
-                (pid, look)
+                if let Some(look) = self.looks.end((look, pid), place, holders, &blocks, of_process) {
+                    self.shared.looked(time_ns, pid, look);
+                }
             }
             Note::NoLook { look, pid, at, reason } => {
-                (pid, Look { number: look, at: moment(at), outcome: Looked::NotLooked(Arc::from(reason)) })
+                let look = Look { number: look, at: moment(at), outcome: Looked::NotLooked(Arc::from(reason)) };
+                self.shared.looked(time_ns, pid, look);
             }
-            _ => return,
-        };
+            _ => {}
+        }
+    }
+}
+
+impl Shared {
+    /// Reports what came of a look. It is no call of the process, and has no row.
+    pub(super) fn looked(&mut self, time_ns: u64, pid: u32, look: Look) {
         let (device, stacks) = match &look.outcome {
             Looked::Place(place) => (place.block.device, place.block.stacks),
+            Looked::Found(found) => (found.device, Stacks::default()),
             Looked::NotLooked(_) => (Device::None, Stacks::default()),
         };
         let kind = EventKind::Looked(Arc::new(look));
-        self.shared.out.event(&Event { id: 0, time_ns, pid, tid: pid, device, stacks, kind }, false, true);
+        self.out.event(&Event { id: 0, time_ns, pid, tid: pid, device, stacks, kind }, false, true);
     }
 }

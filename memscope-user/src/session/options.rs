@@ -5,6 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use super::{
     TraceError,
     looks::{HolderOptions, Looks},
+    pools::Purposes,
 };
 use crate::{
     analyses::{
@@ -166,9 +167,14 @@ impl TraceOptions {
         self.holders.pool && !matches!(self.traced, Traced::Program(_))
     }
 
-    /// Whether the memory of processes is passed over for that.
-    pub(crate) const fn passes_for_pools(&self) -> bool {
-        matches!(self.traced, Traced::Processes(_))
+    /// How the purposes of their blocks are known: rows with owners wait for them.
+    pub(super) fn purposes(&self) -> Purposes {
+        let has_rows = self.output.as_ref().is_some_and(|output| output.rows);
+        match self.traced {
+            Traced::Processes(_) if has_rows && self.collect.analyses.decompose() => Purposes::First,
+            Traced::Processes(_) => Purposes::Later,
+            _ => Purposes::Never,
+        }
     }
 
     /// Whether the capture is the only output.

@@ -9,9 +9,10 @@ use crate::{
     capture::{Note, note_record},
     crew::{self, Crew, Post},
     error_chain,
-    holders::{Books, BooksBudget, DeviceBooks, NotRead, PassBudget, Process, books},
+    holders::{self, Books, BooksBudget, DeviceBooks, Effort, NotRead, PassBudget, Process, books},
     os::{clock::monotonic_ns, priority, process},
     ring::{self, Reader},
+    text::numbers::counted,
 };
 
 /// No further reading begins later.
@@ -23,6 +24,17 @@ const PASS: PassBudget = PassBudget {
     longest: Duration::from_secs(10),
     pointers: 64 << 20,
 };
+
+/// Whether the purposes of blocks are looked for, by a pass over the process's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purposes {
+    /// No: a pool is read out of its own structures alone, in milliseconds.
+    Never,
+    /// Blocks are reported without; it takes longer than some of them live.
+    Later,
+    /// Blocks are reported with them: rows have owners.
+    First,
+}
 
 /// Has pools read.
 pub(super) struct PoolReader {
@@ -39,16 +51,19 @@ impl PoolReader {
     }
 }
 
-/// Starts the thread. `passes`: a process's memory may be passed over, which shows the purposes of blocks; without, a pool is read out of its
-/// own structures alone, in milliseconds.
-pub(super) fn start(passes: bool, reader: &Reader, speaker: Speaker, crew: &Crew) -> Result<PoolReader, TraceError> {
+/// Starts the thread.
+pub(super) fn start(
+    purposes: Purposes,
+    reader: &Reader,
+    speaker: Speaker,
+    crew: &Crew,
+) -> Result<PoolReader, TraceError> {
     let (pids, asked) = mpsc::channel();
     let notes = reader.notes();
-    let budget = BooksBudget { patience: PATIENCE, pass: passes.then_some(PASS) };
     let work = move |post: &mut Post| {
         priority::give_way(priority::LOW);
         for pid in asked {
-            read(pid, budget, &notes, &speaker);
+            read(pid, purposes, &notes, &speaker);
             heap::give_back();
             post.round();
         }
@@ -57,52 +72,77 @@ pub(super) fn start(passes: bool, reader: &Reader, speaker: Speaker, crew: &Crew
     Ok(PoolReader { pids, notes: reader.notes() })
 }
 
-fn read(pid: u32, budget: BooksBudget, notes: &ring::Notes, speaker: &Speaker) {
-    // Memory of a process is hostile, and a trace without older blocks is better than none.
-    let parent = process::parent(pid).and_then(|parent| Process::open(parent).ok());
-    let found = Process::open(pid).map(|process| crew::quietly(|| books(&process, parent.as_ref(), budget)));
-    // All at one moment: between two of them no call may come.
-    let time_ns = monotonic_ns();
-    let mut records = Vec::new();
-    match found {
-        Ok(Some(Ok(books))) => {
-            report(pid, &books, speaker);
-            let notes = books.devices.into_iter().flat_map(|device| notes_of(pid, device));
-            records.extend(notes.flat_map(|note| note_record(time_ns, 0, &note)));
+fn read(pid: u32, purposes: Purposes, notes: &ring::Notes, speaker: &Speaker) {
+    let found = books_of(pid, purposes, speaker);
+    let devices = found.iter().flat_map(|(_, books)| &books.devices);
+    let of_pool = devices.map(|device| found_note(pid, device)).chain([Note::PoolRead { pid }]);
+    let held = || found.as_ref().into_iter().flat_map(|(process, books)| held_notes(pid, process, books, speaker));
+    match purposes {
+        Purposes::Never => send(notes, of_pool),
+        Purposes::Later => {
+            send(notes, of_pool);
+            send(notes, held());
         }
-        Ok(Some(Err(why @ (NotRead::NoPool | NotRead::OfParent | NotRead::Gone)))) => {
-            speaker.debug(format_args!("the pool of process {pid} was not read: {why}"));
-        }
-        Ok(Some(Err(why))) => warn(pid, &why.to_string(), speaker),
-        Ok(None) => warn(pid, "its memory was not understood", speaker),
-        Err(failure) => {
-            speaker.debug(format_args!("the pool of process {pid} was not read: {}", error_chain(&failure)));
-        }
+        Purposes::First => send(notes, held().chain(of_pool)),
     }
-    records.extend(note_record(time_ns, 0, &Note::PoolRead { pid }));
-    notes.send(records);
 }
 
-/// Purposes come before the blocks that they are of.
-fn notes_of(pid: u32, books: DeviceBooks) -> [Note; 2] {
-    let DeviceBooks { device, used_bytes, reserved_bytes, segments, blocks, held_as } = books;
-    let blocks = blocks.into_iter().map(|block| (block.address, block.size_bytes, block.requested_bytes)).collect();
-    let held = Note::PoolHeld { pid, device, blocks: held_as };
-    [held, Note::PoolFound { pid, device, used_bytes, reserved_bytes, segments, blocks }]
+/// All at one moment: between two of them no call may come.
+fn send(notes: &ring::Notes, of_pool: impl Iterator<Item = Note>) {
+    let time_ns = monotonic_ns();
+    notes.send(of_pool.flat_map(|note| note_record(time_ns, 0, &note)).collect());
+}
+
+/// Reads the pool; why there is nothing is said.
+fn books_of(pid: u32, purposes: Purposes, speaker: &Speaker) -> Option<(Process, Books)> {
+    let debug = |why: &str| speaker.debug(format_args!("the pool of process {pid} was not read: {why}"));
+    let process = Process::open(pid).map_err(|failure| debug(&error_chain(&failure))).ok()?;
+    let parent = process::parent(pid).and_then(|parent| Process::open(parent).ok());
+    let budget = BooksBudget { patience: PATIENCE, pass: (purposes != Purposes::Never).then_some(PASS) };
+    // Memory of a process is hostile, and a trace without older blocks is better than none.
+    match crew::quietly(|| books(&process, parent.as_ref(), budget)) {
+        Some(Ok(books)) => {
+            report(pid, &books, speaker);
+            return Some((process, books));
+        }
+        Some(Err(why @ (NotRead::NoPool | NotRead::OfParent | NotRead::Gone))) => debug(&why.to_string()),
+        Some(Err(why)) => warn(pid, &why.to_string(), speaker),
+        None => warn(pid, "its memory was not understood", speaker),
+    }
+    None
+}
+
+/// Nothing if the process has ended, or its memory was not understood: its blocks are of no known purpose.
+fn held_notes(pid: u32, process: &Process, books: &Books, speaker: &Speaker) -> Vec<Note> {
+    let passed = || crew::quietly(|| holders::purposes(process, books, PASS))?.ok();
+    let Some(purposes) = books.purposes.clone().or_else(passed) else { return Vec::new() };
+    let known: usize = purposes.of_devices.iter().map(|(_, held_as)| held_as.len()).sum();
+    let (known, cost) = (counted(known as u64, "block"), cost(purposes.effort));
+    speaker.debug(format_args!("found the purposes of {known} of process {pid}; {cost}"));
+    purposes.of_devices.into_iter().map(|(device, blocks)| Note::PoolHeld { pid, device, blocks }).collect()
+}
+
+fn found_note(pid: u32, books: &DeviceBooks) -> Note {
+    let DeviceBooks { device, used_bytes, reserved_bytes, ref segments, ref blocks, .. } = *books;
+    let blocks = blocks.iter().map(|block| (block.address, block.size_bytes, block.requested_bytes)).collect();
+    Note::PoolFound { pid, device, used_bytes, reserved_bytes, segments: segments.clone(), blocks }
 }
 
 fn report(pid: u32, books: &Books, speaker: &Speaker) {
-    let (took, mib) = (Duration::from_nanos(books.effort.time_ns), books.effort.scanned_bytes >> 20);
     let blocks: usize = books.devices.iter().map(|device| device.blocks.len()).sum();
-    speaker.debug(format_args!(
-        "read the pool of process {pid}: {blocks} block(s) from before the attach; {took:.1?}, {mib} MiB of host memory"
-    ));
+    let (blocks, cost) = (counted(blocks as u64, "block"), cost(books.effort));
+    speaker.debug(format_args!("read the pool of process {pid}: {blocks} from before the attach; {cost}"));
     if !books.unsure.is_empty() {
         let devices: Vec<String> = books.unsure.iter().map(u32::to_string).collect();
         let disagrees = "it did not agree with its own sums (it changed all the while)";
         let why = books.cut.map_or_else(|| disagrees.to_owned(), |cut| cut.to_string());
         warn(pid, &format!("device {}: {why}", devices.join(", ")), speaker);
     }
+}
+
+fn cost(effort: Effort) -> String {
+    let (took, mib) = (Duration::from_nanos(effort.time_ns), effort.scanned_bytes >> 20);
+    format!("{took:.1?}, {mib} MiB of host memory")
 }
 
 fn warn(pid: u32, why: &str, speaker: &Speaker) {

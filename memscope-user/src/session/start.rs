@@ -190,7 +190,7 @@ impl Loop {
         let interpreters = Interpreters::new();
         let (batches, stacks) = stacks::start(&options, &kernel, interpreters.layouts(), batches, &crew)?;
         let looker = looks::start(options.looks(), &reader, speaker.clone(), &crew)?;
-        let read_pools = || pools::start(options.passes_for_pools(), &reader, speaker.clone(), &crew);
+        let read_pools = || pools::start(options.purposes(), &reader, speaker.clone(), &crew);
         let pools = options.reads_pools().then(read_pools).transpose()?;
         let (error_sender, output_errors) = unbounded_channel();
         let writing = writer::Work {

@@ -86,7 +86,7 @@ fn compare_found(model: &str, kinds: &[(&str, &str)]) {
     let (mut target, folder) = program.waiting();
     let options = ["--verbose", "--call-stack=python", "--analysis=decompose", "--events=alloc,free"];
     let running = Tracer::attach(&[&target]).options(&options).start();
-    running.wait_for_message("read the pool of process", 1);
+    running.wait_for_message("found the purposes of", 1);
     go_on(&folder);
     assert!(target.wait().success());
     let run = running.finish();

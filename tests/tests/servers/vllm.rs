@@ -203,7 +203,7 @@ fn attached_to_the_api_server() {
     let (mut target, folder) = server("1 waits").waiting();
     let pid = std::fs::read_to_string(folder.join("server")).expect("the server's number");
     let running = Tracer::attach_to(&pid).options(&["--verbose", "--json"]).options(&EVERYTHING).patiently().start();
-    running.wait_for_message("read the pool of process", 1);
+    running.wait_for_message("found the purposes of", 1);
     go_on(&folder);
     let status = target.wait();
     assert!(status.success(), "the program ended with {status}");

@@ -12,7 +12,10 @@ use std::collections::BTreeMap;
 
 use super::{Analysis, Finding, concluded::Concluded, judged::is_moved, per_device::PerDevice};
 use crate::hash::HashMap;
-use crate::model::{Alloc, Block, Device, Event, EventKind, Free, HeldAs, LiveSum, Pool, RunEnd, Stacks};
+use crate::model::{
+    Alloc, Block, Device, Event, EventKind, FoundHeld, FoundPurpose, Free, HeldAs, LiveSum, Look, Looked, Pool, RunEnd,
+    Stacks,
+};
 
 /// Most different stacks, of all pools of all processes; further ones count as without a stack.
 const MAX_SUMS: usize = 4 << 20;
@@ -65,6 +68,16 @@ impl ByStackAnalysis {
     fn found(&mut self, pid: u32, block: &Block) -> &mut LiveSum {
         let sums = self.running.at(pid, block.device).entry(block.pool).or_default();
         sums.found.entry(block.held_as).or_default()
+    }
+
+    /// Purposes of those are known now.
+    fn held(&mut self, event: &Event, look: &Look) {
+        let Looked::Found(FoundHeld { pool, device, blocks }) = &look.outcome else { return };
+        let found = &mut self.running.at(event.pid, *device).entry(*pool).or_default().found;
+        for FoundPurpose { size_bytes, held_as, .. } in blocks {
+            found.entry(None).or_default().remove(*size_bytes);
+            found.entry(Some(*held_as)).or_default().add(*size_bytes);
+        }
     }
 
     fn alloc(&mut self, pid: u32, alloc: &Alloc) {
@@ -127,6 +140,7 @@ impl Analysis for ByStackAnalysis {
         match &event.kind {
             EventKind::Alloc(alloc) => self.alloc(event.pid, alloc),
             EventKind::Free(free) => self.free(event.pid, free),
+            EventKind::Looked(look) => self.held(event, look),
             EventKind::ProcessEnd => self.conclude(event.pid),
             _ => {}
         }
@@ -206,6 +220,19 @@ mod tests {
             found[0].found.iter().map(|sum| (sum.held_as, sum.live.blocks, sum.live.size_bytes)).collect();
         assert_eq!(brief_found, [(Some(HeldAs::KvCache), 1, 1000), (None, 1, 40), (Some(HeldAs::Weight), 1, 2)]);
         assert_eq!(brief(&found[0]), [(None, [3, 1042, 0, 0]), (Some("f"), [1, 5, 1, 5])]);
+    }
+
+    /// Purposes that are known later move the blocks' bytes, and a free of one is one of its purpose: 40 + 300 - 300, and 1000.
+    #[test]
+    fn purposes_that_come_later() {
+        let mut script = Script::new(7, NPU0);
+        script.older(pools::PTA, 0x10, 1000).older(pools::PTA, 0x20, 300).older(pools::PTA, 0x30, 40);
+        script.at(stacks("f")).alloc(pools::PTA, 0x50, 5);
+        script.found_held(pools::PTA, &[(0x10, HeldAs::KvCache), (0x20, HeldAs::Weight)]).free(pools::PTA, 0x20);
+        let found = found(&script, 10);
+        let sums = found[0].found.iter().map(|sum| (sum.held_as, sum.live.blocks, sum.live.size_bytes));
+        assert_eq!(sums.collect::<Vec<_>>(), [(Some(HeldAs::KvCache), 1, 1000), (None, 1, 40)]);
+        assert_eq!(brief(&found[0])[0], (None, [2, 1040, 0, 0]));
     }
 
     /// A trace without stacks has no finding.

@@ -170,6 +170,20 @@ impl Classifier {
         self.number(Label { owner, component, rule: held::rule(held), source: Source::Holder, ..was })
     }
 
+    /// The label of a found block with this purpose by its holders; unchanged where it has one.
+    pub(super) fn found_held(
+        &mut self,
+        label: LabelId,
+        pool: Pool,
+        module_id: Option<Module>,
+        held: HeldAs,
+    ) -> LabelId {
+        if self.get(label).source != Source::Nothing {
+            return label;
+        }
+        self.held(label, pool, module_id, (held, false))
+    }
+
     /// The label of a driver block that a pool has a block in; unchanged where a rule names it.
     pub(super) fn segment(&mut self, label: LabelId) -> LabelId {
         let was = self.get(label);

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::Source;
 use super::classify::{Classifier, Label, LabelId};
 use super::held::Evidence;
 use super::phases::{Phase, Phases};
@@ -14,9 +15,7 @@ use super::trained::Trained;
 use crate::analyses::per_device::PerDevice;
 use crate::analyses::segments::Segments;
 use crate::hash::HashMap;
-use crate::model::{
-    Alloc, Block, Device, Event, EventKind, Free, FreeCause, HeldAs, Looked, Module, Name, PlaceLook, Pool,
-};
+use crate::model::{Alloc, Block, Device, Event, EventKind, Free, FreeCause, HeldAs, Looked, Module, Name, Pool};
 
 /// Ended blocks of a device that are remembered, in case their free failed.
 const MAX_ENDED: usize = 1024;
@@ -150,24 +149,29 @@ impl Lives {
         match &event.kind {
             EventKind::StepEnd { .. } => self.devices.at(event.pid, event.device).phases.counts.step += 1,
             EventKind::Region(region) => self.segments.entry(event.pid).or_default().mapped(region),
-            EventKind::Looked(look) => {
-                if let Looked::Place(place) = &look.outcome {
-                    self.looked(event, place);
-                }
-            }
+            EventKind::Looked(look) => self.looked(event, &look.outcome),
             _ => {}
         }
     }
 
-    /// Driver blocks begin where pools' blocks do: their holders are those blocks'.
-    fn looked(&mut self, event: &Event, place: &PlaceLook) {
-        if place.block.pool.is_driver() {
-            return;
+    fn looked(&mut self, event: &Event, looked: &Looked) {
+        match looked {
+            // Driver blocks begin where pools' blocks do: their holders are those blocks'.
+            Looked::Place(place) if !place.block.pool.is_driver() => {
+                self.held(event, place.held_as.iter().copied());
+            }
+            Looked::Found(found) => self.held(event, found.blocks.iter().map(|found| (found.number, found.held_as))),
+            Looked::Place(_) | Looked::NotLooked(_) => {}
         }
-        let on = self.devices.at(event.pid, place.block.device);
-        for (number, held_as) in &place.held_as {
-            if let Some(live) = on.live.get_mut(number) {
-                live.held_as = Some(*held_as);
+    }
+
+    fn held(&mut self, event: &Event, purposes: impl Iterator<Item = (u64, HeldAs)>) {
+        let OnDevice { live, trained, .. } = self.devices.at(event.pid, event.device);
+        for (number, held_as) in purposes {
+            if let Some(live) = live.get_mut(&number) {
+                trained.change(purpose(&self.names, live), live.size_bytes, false);
+                live.held_as = Some(held_as);
+                trained.change(purpose(&self.names, live), live.size_bytes, true);
             }
         }
     }
@@ -204,7 +208,7 @@ impl Lives {
             };
             (live, None)
         };
-        on.trained.change(self.names.get(live.label).component, live.size_bytes, true);
+        on.trained.change(purpose(&self.names, &live), live.size_bytes, true);
         on.live.insert(block.allocation_id, live);
         Some(Came { live, moment: self.moments, back })
     }
@@ -224,7 +228,7 @@ impl Lives {
         if free.owner.is_some() {
             known.label = self.names.label(&Block { owner: free.owner, ..free.block });
         }
-        on.trained.change(self.names.get(live.label).component, live.size_bytes, false);
+        on.trained.change(purpose(&self.names, &live), live.size_bytes, false);
         let (label, evidence) = end_of(&mut self.names, &known, (on.phases.counts, &mut on.trained), cause, phase);
         if cause == FreeCause::Program {
             if on.ended.len() >= MAX_ENDED {
@@ -277,7 +281,9 @@ fn end_of(
     }
     // How it came to be what it is was not seen.
     if block.is_older() {
-        return (block.label, block.held_as.map(|held_as| Evidence::found(held_as, names.get(block.label))));
+        let Some(held_as) = block.held_as else { return (block.label, None) };
+        let label = names.found_held(block.label, block.pool, block.module_id, held_as);
+        return (label, Some(Evidence::found(held_as, names.get(label))));
     }
     // Marked steps count where there are any. Before the end of the first one, a block was in none.
     let in_steps =
@@ -296,6 +302,13 @@ fn end_of(
     let by_rule = names.get(label).component;
     let label = names.held(label, block.pool, block.module_id, (held_as, now.optimizer_end > 0));
     (label, Some(Evidence { held_as, by_rule, taken: names.get(label).component }))
+}
+
+/// What a live block is for, as far as that is known.
+fn purpose(names: &Classifier, block: &Live) -> Name {
+    let label = names.get(block.label);
+    let held_as = block.held_as.filter(|_| block.is_older() && label.source == Source::Nothing);
+    held_as.map_or(label.component, HeldAs::component)
 }
 
 impl Live {

@@ -537,18 +537,25 @@ fn found_blocks_are_of_before_the_attach() {
     assert_eq!(parts, [(1000, 600), (110, 0)]);
 }
 
-/// A found block has the purpose that its holders show. By hand: of 1000 bytes 400 are a weight and 100 a state.
+/// A found block has the purpose that its holders show, if that is known with the block or later. By hand: of 1000 bytes 400 are a weight
+/// and 100 a state.
 #[test]
 fn found_blocks_by_their_holders() {
-    let mut script = Script::new(1, NPU0);
-    script.older_held(pools::PTA, 0x1000, 400, HeldAs::Weight).older_held(
-        pools::PTA,
-        0x2000,
-        100,
-        HeldAs::OptimizerState,
-    );
-    script.older(pools::PTA, 0x3000, 500).step(1).step(2).step(3).free(pools::PTA, 0x2000);
-    let found = one(&script);
+    let held = [(0x1000, HeldAs::Weight), (0x2000, HeldAs::OptimizerState)];
+    let mut at_once = Script::new(1, NPU0);
+    at_once.older_held(pools::PTA, 0x1000, 400, held[0].1).older_held(pools::PTA, 0x2000, 100, held[1].1);
+    at_once.older(pools::PTA, 0x3000, 500);
+    let mut later = Script::new(1, NPU0);
+    later.older(pools::PTA, 0x1000, 400).older(pools::PTA, 0x2000, 100).older(pools::PTA, 0x3000, 500);
+    later.found_held(pools::PTA, &held);
+    for mut script in [at_once, later] {
+        script.step(1).step(2).step(3).free(pools::PTA, 0x2000);
+        purposes_of_found_blocks(&script);
+    }
+}
+
+fn purposes_of_found_blocks(script: &Script) {
+    let found = one(script);
     assert_eq!(
         named(&found),
         [

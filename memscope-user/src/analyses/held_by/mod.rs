@@ -59,6 +59,7 @@ impl Analysis for HeldByAnalysis {
                 Looked::NotLooked(why) => {
                     self.running.entry(event.pid).or_default().reason = Some(Arc::clone(why));
                 }
+                Looked::Found(..) => {}
             },
             EventKind::ProcessEnd => {
                 self.last = None;

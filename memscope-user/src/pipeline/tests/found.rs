@@ -3,7 +3,7 @@
 use super::*;
 use crate::backend::ascend::pools;
 use crate::capture::note_record;
-use crate::model::HeldAs;
+use crate::model::{FoundHeld, FoundPurpose, HeldAs, Looked};
 
 const MALLOC: (u8, u8) = (0, 0);
 const FREE: (u8, u8) = (0, 1);
@@ -107,6 +107,47 @@ fn purposes_of_found_blocks() {
     let all = events(&[start(1), asked(2), held, found(4, &[], &blocks)]);
     let of = |event: &&Event| matches!(event.kind, EventKind::Alloc(Alloc { block, .. }) if block.held_as == Some(HeldAs::OptimizerState));
     assert_eq!(all.iter().filter(of).count(), 5000);
+}
+
+/// Purposes are known later than the blocks: each goes to the block that is still the one that was found.
+#[test]
+fn purposes_come_later() {
+    let held = |time_ns, blocks: &[(u64, HeldAs)]| {
+        note_record(time_ns, 0, &Note::PoolHeld { pid: 7, device: 1, blocks: blocks.to_vec() })
+    };
+    let all = [0x1000, 0x2000, 0x3000, 0x4000].map(|addr| (addr, HeldAs::KvCache));
+    let records = [
+        start(1),
+        asked(2),
+        found(3, &[], &[(0x1000, 512), (0x2000, 1024), (0x3000, 512)]),
+        // Freed; freed and handed out again; never found.
+        free(4, 0x1000, 3584),
+        free(5, 0x3000, 3072),
+        malloc(6, 0x3000, 3584),
+        malloc(7, 0x4000, 4096),
+        held(8, &all),
+        // Known already.
+        held(9, &all),
+        free(10, 0x2000, 3072),
+    ];
+    let all = events(&records);
+    let purposes: Vec<(u64, FoundHeld)> = all
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::Looked(look) => match &look.outcome {
+                Looked::Found(found) => Some((event.time_ns, found.clone())),
+                _ => None,
+            },
+            _ => None,
+        })
+        .collect();
+    let one = FoundPurpose { number: 2, size_bytes: 1024, held_as: HeldAs::KvCache };
+    assert_eq!(purposes, [(1008, FoundHeld { pool: pools::PTA, device: Device::Npu(5), blocks: vec![one] })]);
+    let purpose_at_end = |event: &Event| match event.kind {
+        EventKind::Free(Free { block, .. }) if block.addr == 0x2000 => Some(block.held_as),
+        _ => None,
+    };
+    assert_eq!(all.iter().filter_map(purpose_at_end).collect::<Vec<_>>(), [Some(HeldAs::KvCache)]);
 }
 
 /// Whatever the order of the call and the reading: the call decides. The figures are those of the pool's last report.

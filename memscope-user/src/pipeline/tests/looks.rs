@@ -70,7 +70,7 @@ fn purposes_of_live_blocks() {
         .filter_map(|event| match &event.kind {
             EventKind::Looked(look) => match &look.outcome {
                 Looked::Place(place) => Some(place.held_as.clone()),
-                Looked::NotLooked(_) => None,
+                Looked::Found(..) | Looked::NotLooked(_) => None,
             },
             _ => None,
         })

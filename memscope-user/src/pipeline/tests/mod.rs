@@ -146,6 +146,7 @@ fn line(event: &Event) -> String {
         EventKind::Settings(settings) => write!(line, "settings {}", settings.len()),
         EventKind::Looked(look) => match &look.outcome {
             Looked::NotLooked(why) => write!(line, "not looked {} {:?}: {why}", look.number, look.at),
+            Looked::Found(found) => write!(line, "purposes of {} found", found.blocks.len()),
             Looked::Place(place) => write!(line, "looked {} {:?} {}", look.number, look.at, looked(place)),
         },
         EventKind::ProcessEnd => write!(line, "process end"),
