@@ -24,8 +24,12 @@ use crate::{hash::HashSet, model::HeldAs};
 
 /// Most blocks of all devices.
 const MAX_BLOCKS: usize = 1 << 20;
-/// Readings of each kind: what came while one went on is missing from it, and the sums say so.
-const MAX_READINGS: u32 = 3;
+/// Readings of the pool's own tables: what came while one went on is missing from it, and the sums say so. One takes milliseconds.
+const MAX_READINGS: u32 = 50;
+/// No further one begins later.
+const READINGS: Duration = Duration::from_millis(500);
+/// Passes.
+const MAX_PASSES: u32 = 3;
 /// Paths of a block: further ones are less sure, and may show another purpose.
 const PATHS: usize = 3;
 /// Threads of a pass: the program goes on meanwhile, maybe on few cores.
@@ -155,43 +159,71 @@ pub(super) fn read(source: &dyn Source, parent: Option<&dyn Source>, budget: Boo
         return Err(NotRead::NoPool);
     }
     let begin = Instant::now();
-    let mut books = again(source, begin, budget.patience, |source| alone(source, parent));
+    let tables = Readings { most: MAX_READINGS, until: begin + READINGS.min(budget.patience) };
+    let mut books = tables.take(source, None, |source| alone(source, parent));
     if let Some(pass) = budget.pass {
+        let passes = Readings { most: MAX_PASSES, until: begin + budget.patience };
         books = match books {
             Ok(books) if books.unsure.is_empty() => Ok(books),
             // Another way shows nothing else.
             Err(why @ (NotRead::NoPool | NotRead::OfParent | NotRead::Gone | NotRead::TooMany)) => Err(why),
-            _ => again(source, begin, budget.patience, |source| whole(source, parent, pass)),
+            _ => passes.take(source, books.ok(), |source| whole(source, parent, pass)),
         };
     }
     let time_ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
     books.map(|books| Books { effort: Effort { time_ns, ..books.effort }, ..books })
 }
 
-/// Reads until it is sure, a few times.
-fn again(
-    source: &dyn Source,
-    begin: Instant,
-    patience: Duration,
-    read: impl Fn(&dyn Source) -> Result<Books, NotRead>,
-) -> Result<Books, NotRead> {
-    let mut renewed: Option<Box<dyn Source>> = None;
-    for reading in 1.. {
-        let books = read(renewed.as_deref().unwrap_or(source));
-        if renewed.is_some() && !source.is_same() {
-            break;
+/// Bounds of readings of one kind.
+struct Readings {
+    most: u32,
+    until: Instant,
+}
+
+impl Readings {
+    /// Reads until each device is proved, which may be by different readings; `known` are those that are already.
+    fn take(
+        &self,
+        source: &dyn Source,
+        known: Option<Books>,
+        read: impl Fn(&dyn Source) -> Result<Books, NotRead>,
+    ) -> Result<Books, NotRead> {
+        let mut known = known.unwrap_or_default();
+        let mut renewed: Option<Box<dyn Source>> = None;
+        for reading in 1.. {
+            let books = read(renewed.as_deref().unwrap_or(source));
+            if renewed.is_some() && !source.is_same() {
+                break;
+            }
+            let is_last = reading >= self.most || Instant::now() >= self.until;
+            match books {
+                Ok(books) => {
+                    known = books.with(known);
+                    if known.unsure.is_empty() || is_last {
+                        return Ok(known);
+                    }
+                }
+                // Blocks that come and go all the while may not be recognised.
+                Err(NotRead::NoBlocks) if !is_last => {}
+                Err(NotRead::NoBlocks) if !known.devices.is_empty() => return Ok(known),
+                Err(why) => return Err(why),
+            }
+            renewed = source.renewed();
         }
-        let is_sure = match &books {
-            Ok(books) => books.unsure.is_empty(),
-            // Blocks that come and go all the while may not be recognised.
-            Err(why) => *why != NotRead::NoBlocks,
-        };
-        if is_sure || reading >= MAX_READINGS || begin.elapsed() >= patience {
-            return books;
-        }
-        renewed = source.renewed();
+        Err(NotRead::Gone)
     }
-    Err(NotRead::Gone)
+}
+
+impl Books {
+    /// With the devices that an earlier reading has proved: what calls have said since then counts more than both.
+    fn with(mut self, earlier: Self) -> Self {
+        let is_new = |device: &DeviceBooks| self.devices.iter().all(|known| known.device != device.device);
+        let proved: Vec<DeviceBooks> = earlier.devices.into_iter().filter(is_new).collect();
+        self.unsure.retain(|unsure| proved.iter().all(|device| device.device != *unsure));
+        self.devices.extend(proved);
+        self.devices.sort_by_key(|device| device.device);
+        self
+    }
 }
 
 /// The pool by its own structures.
@@ -374,6 +406,22 @@ mod tests {
             read(&made.sample.image, None, alone).map(|books| (books.devices, books.unsure)),
             Ok((vec![], vec![0]))
         );
+    }
+
+    /// Each device once, by the newest reading that proved it; by hand.
+    #[test]
+    fn devices_are_proved_by_different_readings() {
+        let books = |devices: &[(u32, u64)], unsure: &[u32]| Books {
+            devices: devices
+                .iter()
+                .map(|&(device, used_bytes)| DeviceBooks { device, used_bytes, ..DeviceBooks::default() })
+                .collect(),
+            unsure: unsure.to_vec(),
+            ..Books::default()
+        };
+        let third = books(&[(2, 20)], &[0, 1]).with(books(&[(0, 1), (2, 5)], &[1]));
+        assert_eq!(third, books(&[(0, 1), (2, 20)], &[1]));
+        assert_eq!(books(&[(1, 7)], &[0, 2]).with(third), books(&[(0, 1), (1, 7), (2, 20)], &[]));
     }
 
     /// Where the allocator's own sum is another, nothing is said of the device.
