@@ -1,5 +1,7 @@
 //! Values in names: texts, numbers, tuples of these. They are the user's data: short, and shown escaped.
 
+use memscope_common::python::TextState;
+
 use super::{Python, types::Builtin};
 
 /// Longest text of a key that is shown.
@@ -17,20 +19,16 @@ impl Python<'_> {
         if words[1] != self.str_type {
             return None;
         }
-        let (len, state) = (words[2].min(MAX_TEXT) as usize, words[4] & 0xffff_ffff);
-        let bits = |at: u32, mask: u64| state >> at & mask;
-        let is_new = self.layout.minor >= 14;
-        let (kind, is_compact, is_ascii) =
-            if is_new { (bits(16, 7), bits(19, 1), bits(20, 1)) } else { (bits(2, 7), bits(5, 1), bits(6, 1)) };
-        if is_compact == 0 || !matches!(kind, 1 | 2 | 4) {
+        let (len, state) = (words[2].min(MAX_TEXT) as usize, TextState::new(words[4]));
+        if !state.is_compact() || !matches!(state.kind(), 1 | 2 | 4) {
             return None;
         }
         let layout = &self.layout.structs.layout;
-        if is_ascii == 1 {
+        if state.is_ascii() {
             let bytes = self.memory.bytes(object + u64::from(layout.ascii_at), len)?;
             return Some(String::from_utf8_lossy(&bytes).into_owned());
         }
-        let kind = kind as usize;
+        let kind = usize::from(state.kind());
         let bytes = self.memory.bytes(object + u64::from(layout.text_at), len * kind)?;
         let characters = bytes.chunks_exact(kind).map(|unit| {
             let mut number = [0; 4];
