@@ -240,7 +240,9 @@ fn jemalloc_of(memory: &Memory<'_>, data: &Range<u64>) -> Option<(Tree, Box<dyn 
         let layouts = Descriptions::all(shape.page_bits);
         let fits = |page, element| {
             let said = layouts.map(|layout| layout.fits(memory, page, element));
-            said.contains(&Some(true)).then_some(true).or_else(|| said.contains(&Some(false)).then_some(false))
+            // A layout that is not the library's takes extents for active that are none: one layout to which it is none is enough.
+            let is_one = !said.contains(&None);
+            said.contains(&Some(true)).then_some(true).or_else(|| is_one.then_some(false))
         };
         Some((tree::find(memory, data, shape, fits)?, layouts))
     })?;

@@ -44,6 +44,25 @@ fn blocks_of_jemalloc() {
     assert_eq!((of(GONE + 4 * PAGE), of(DESCRIPTIONS)), (None, None));
 }
 
+/// Slabs that are just being given back, as 5.3 marks them: by the bits of 5.0 they are in use, and their sizes do not fit. Four of fourteen extents
+/// are such.
+#[test]
+fn slabs_of_jemalloc_in_transition() {
+    const IN_TRANSITION: u64 = 0x2e82_3000;
+    let mut image = sample::jemalloc();
+    for at in 0..4 {
+        let (page, description) = (GONE + (4 + at) * PAGE, DESCRIPTIONS + PAGE + at * 128);
+        for (word, value) in (0..).step_by(8).zip([IN_TRANSITION, page, PAGE]) {
+            image.put(description + word, value);
+        }
+        image.put(LEAF + (page >> 12 & 0x3ffff) * 8, 0x18 << 48 | description | 5);
+    }
+    assert_eq!(
+        blocks(&image, &[HEAP, GONE + 5 * PAGE]),
+        [Some((HEAP, PIECE, false)), Some((GONE + 5 * PAGE, PAGE, true))]
+    );
+}
+
 #[test]
 fn blocks_of_tcmalloc() {
     let image = sample::tcmalloc();
