@@ -41,6 +41,12 @@ pub struct Sum {
     pub size_bytes: u64,
 }
 
+impl Sum {
+    const fn is_zero(&self) -> bool {
+        self.blocks == 0
+    }
+}
+
 #[cfg(feature = "trace")]
 impl Sum {
     pub(super) const fn add(&mut self, size_bytes: u64) {
@@ -73,6 +79,9 @@ pub struct PoolNow {
     pub size_bytes: u64,
     /// Live blocks.
     pub live: Sum,
+    /// Freed blocks that another stream still uses (`record_stream`).
+    #[serde(skip_serializing_if = "Sum::is_zero")]
+    pub waiting: Sum,
     /// Free pieces.
     pub free: Sum,
     /// Devices with blocks that changed while they were read: the sums are approximate.
@@ -95,6 +104,9 @@ pub struct PrivateNow {
     pub size_bytes: u64,
     /// Live blocks.
     pub live: Sum,
+    /// Freed blocks that another stream still uses (`record_stream`).
+    #[serde(skip_serializing_if = "Sum::is_zero")]
+    pub waiting: Sum,
     /// Free pieces.
     pub free: Sum,
 }
@@ -113,6 +125,8 @@ pub enum State {
     Nothing,
     /// The pool has it back.
     Free,
+    /// It was freed, and another stream still uses it.
+    Waiting,
     /// Its holders changed while they were read.
     Changed,
 }

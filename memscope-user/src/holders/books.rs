@@ -16,7 +16,7 @@ use super::{
     memory::Memory,
     places::Cut,
     pointers::{Limits, Pointers},
-    pool::{self, Missing, Pool, PoolBlock},
+    pool::{self, Missing, Pool, PoolBlock, UsedBy},
     python::Python,
     source::Source,
 };
@@ -332,7 +332,7 @@ fn devices(pool: &Pool) -> Vec<DeviceBooks> {
         let PoolBlock { address, size_bytes, requested_bytes, device, segment, .. } = *block;
         let (books, segments) = found.entry(device).or_default();
         books.reserved_bytes = books.reserved_bytes.saturating_add(size_bytes);
-        if block.is_live {
+        if block.used_by == UsedBy::Program {
             books.used_bytes = books.used_bytes.saturating_add(size_bytes);
             books.blocks.push(LiveBlock { address, size_bytes, requested_bytes });
         }

@@ -147,7 +147,7 @@ pub(super) fn groups(blocks: &[Held]) -> Vec<Group> {
 /// Sums by purpose, most bytes first; `None` for blocks without one.
 pub(super) fn purposes(blocks: &[Held]) -> Vec<Purpose> {
     let mut sums: HashMap<Option<HeldAs>, Sum> = HashMap::default();
-    for block in blocks.iter().filter(|block| block.state != State::Free) {
+    for block in blocks.iter().filter(|block| !matches!(block.state, State::Free | State::Waiting)) {
         sums.entry(block.held_as()).or_default().add(block.size_bytes);
     }
     let mut found: Vec<Purpose> = sums.into_iter().map(|(held_as, sum)| Purpose { held_as, sum }).collect();

@@ -14,7 +14,7 @@ use super::{
     heap::Heap,
     memory::Memory,
     pointers::{Limits, Pointers},
-    pool::{self, Missing, Pool, PoolBlock},
+    pool::{self, Missing, Pool, PoolBlock, UsedBy},
     python::{self, Python},
     source::Source,
     tree,
@@ -187,20 +187,21 @@ pub(super) struct Block {
     pub(super) address: u64,
     pub(super) size_bytes: u64,
     pub(super) allocated_at: Option<String>,
-    pub(super) is_free: bool,
+    /// It is not live.
+    pub(super) ended: Option<State>,
 }
 
 impl Block {
     /// A live one.
     pub(super) const fn at(address: u64, size_bytes: u64) -> Self {
-        Self { address, size_bytes, allocated_at: None, is_free: false }
+        Self { address, size_bytes, allocated_at: None, ended: None }
     }
 }
 
 /// The blocks, largest first, and the number of further ones.
 fn chosen(which: &Which, pool: Result<&Pool, &Missing>) -> Result<(Vec<Block>, u64), Refused> {
     let live = |pool: &Pool| {
-        let live = pool.blocks.iter().filter(|block| block.is_live);
+        let live = pool.blocks.iter().filter(|block| block.used_by == UsedBy::Program);
         live.map(|block| Block::at(block.address, block.size_bytes)).collect::<Vec<_>>()
     };
     let refused = |missing: &Missing| match missing {
@@ -226,10 +227,19 @@ fn known(asked: &Asked, pool: Option<&Pool>) -> Block {
         blocks.find(|block| (block.address..block.address + block.size_bytes).contains(&asked.address))
     });
     Block {
-        address: known.filter(|block| block.is_live).map_or(asked.address, |block| block.address),
+        address: known.filter(|block| block.used_by == UsedBy::Program).map_or(asked.address, |block| block.address),
         size_bytes: known.map(|block| block.size_bytes).or(asked.size_bytes).unwrap_or(0),
         allocated_at: asked.allocated_at.clone(),
-        is_free: known.is_some_and(|block| !block.is_live),
+        ended: known.and_then(ended),
+    }
+}
+
+/// The state of a block that is not live.
+pub(super) fn ended(block: &PoolBlock) -> Option<State> {
+    match block.used_by {
+        UsedBy::Program => None,
+        UsedBy::Stream => Some(State::Waiting),
+        UsedBy::Pool => Some(State::Free),
     }
 }
 
@@ -238,7 +248,7 @@ fn known(asked: &Asked, pool: Option<&Pool>) -> Block {
 pub(super) fn search_all(graph: &Graph<'_>, blocks: &[Block], paths: usize, deadline: Deadline) -> (Vec<Held>, u64) {
     let mut found: HashMap<usize, Found> = HashMap::default();
     let mut unsearched = 0;
-    for (at, block) in blocks.iter().enumerate().filter(|(_, block)| !block.is_free) {
+    for (at, block) in blocks.iter().enumerate().filter(|(_, block)| block.ended.is_none()) {
         if deadline.is_over() {
             unsearched += 1;
             continue;
@@ -273,7 +283,7 @@ pub(super) fn search_all(graph: &Graph<'_>, blocks: &[Block], paths: usize, dead
     for (at, block) in blocks.iter().enumerate() {
         match found.get(&at) {
             Some(found) => held.push(as_held(block, found, before.get(&at).copied().unwrap_or(found.paths.len()))),
-            None => held.extend(block.is_free.then(|| unheld(block, State::Free))),
+            None => held.extend(block.ended.map(|state| unheld(block, state))),
         }
     }
     (held, unsearched)
@@ -355,6 +365,7 @@ fn sums(pool: &Pool) -> PoolNow {
         segments: 0,
         size_bytes: 0,
         live: Sum::default(),
+        waiting: Sum::default(),
         free: Sum::default(),
         unsure_devices: pool.unsure.clone(),
         private: Vec::new(),
@@ -366,14 +377,22 @@ fn sums(pool: &Pool) -> PoolNow {
         let is_new = u64::from(segments.insert((device, segment)));
         now.segments += is_new;
         now.size_bytes += size_bytes;
-        let sum = if block.is_live { &mut now.live } else { &mut now.free };
+        let sum = match block.used_by {
+            UsedBy::Program => &mut now.live,
+            UsedBy::Stream => &mut now.waiting,
+            UsedBy::Pool => &mut now.free,
+        };
         sum.add(size_bytes);
         if number != (0, 0) {
             let own = private.entry((device, number)).or_default();
             (own.device, own.number) = (device, number);
             own.segments += is_new;
             own.size_bytes += size_bytes;
-            let sum = if block.is_live { &mut own.live } else { &mut own.free };
+            let sum = match block.used_by {
+                UsedBy::Program => &mut own.live,
+                UsedBy::Stream => &mut own.waiting,
+                UsedBy::Pool => &mut own.free,
+            };
             sum.add(size_bytes);
         }
     }

@@ -9,7 +9,7 @@ use super::{
     group::{self, Held},
     heap::Heap,
     live::Process,
-    look::{Block, effort, search_all},
+    look::{Block, effort, ended, search_all},
     memory::Memory,
     pointers::{Figures, Limits, Pointers},
     pool,
@@ -159,11 +159,11 @@ fn look_once(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budget) ->
     let heap = Heap::new(&memory, &pointers, Some(python.layout.pool_bytes()));
     let mut graph = Graph::new(&memory, &pointers, &heap, Some(&python));
     let pool = pool::find(&graph);
-    let mut states: HashMap<u64, bool> = HashMap::default();
+    let mut states: HashMap<u64, State> = HashMap::default();
     if let Ok(pool) = &pool {
         graph.skip(pool.own.iter().copied());
         let sure = pool.blocks.iter().filter(|block| !pool.unsure.contains(&block.device));
-        states.extend(sure.map(|block| (block.address, block.is_live)));
+        states.extend(sure.filter_map(|block| Some((block.address, ended(block)?))));
     }
     let blocks = in_turn(places, &states);
     let (held, _) = search_all(&graph, &blocks, PATHS, Allowed { work: Some(budget.search), until }.begin());
@@ -178,18 +178,18 @@ fn look_once(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budget) ->
 }
 
 /// The first block of each place, then the second: at the end of the time each has some.
-fn in_turn(places: &[Vec<(u64, u64)>], states: &HashMap<u64, bool>) -> Vec<Block> {
+fn in_turn(places: &[Vec<(u64, u64)>], states: &HashMap<u64, State>) -> Vec<Block> {
     let most = places.iter().map(Vec::len).max().unwrap_or(0);
     let turn = |at: usize| places.iter().filter_map(move |place| place.get(at));
     let block = |(address, size_bytes): &(u64, u64)| Block {
-        is_free: states.get(address) == Some(&false),
+        ended: states.get(address).copied(),
         ..Block::at(*address, *size_bytes)
     };
     (0..most).flat_map(turn).map(block).collect()
 }
 
 fn by_place(places: &[Vec<(u64, u64)>], held: Vec<Held>, keys: bool) -> Vec<FoundPlace> {
-    let held = held.into_iter().filter(|block| !matches!(block.state, State::Free | State::Changed));
+    let held = held.into_iter().filter(|block| !matches!(block.state, State::Free | State::Waiting | State::Changed));
     let mut by_address: HashMap<u64, Held> = held.map(|block| (block.address, block)).collect();
     if !keys {
         for way in by_address.values_mut().flat_map(|block| &mut block.paths) {

@@ -49,11 +49,15 @@ fn sum(sum: Sum) -> String {
 }
 
 fn write_pool(pool: &PoolNow, out: &mut dyn Write) -> io::Result<()> {
-    let PoolNow { allocator, devices, segments, size_bytes, live, free, .. } = pool;
+    let PoolNow { allocator, devices, segments, size_bytes, live, waiting, free, .. } = pool;
     let (segments, devices) = (counted(*segments, "segment"), counted(*devices, "device"));
+    let waiting = match waiting.blocks {
+        0 => String::new(),
+        _ => format!("; freed, in use by another stream: {}", sum(*waiting)),
+    };
     writeln!(
         out,
-        "Pool {}: {} in {segments} on {devices}; live: {}; free: {} in {}",
+        "Pool {}: {} in {segments} on {devices}; live: {}{waiting}; free: {} in {}",
         OneLine(allocator),
         rounded((*size_bytes).into()),
         sum(*live),
@@ -159,6 +163,7 @@ const fn state_text(state: State) -> &'static str {
         State::NoRoot => "nothing found: something points at it, but no path leads to a variable",
         State::Nothing => "nothing found: nothing in host memory points at it",
         State::Free => "free: the pool has it back",
+        State::Waiting => "freed: another stream still uses it (`record_stream`), then the pool has it back",
         State::Changed => "nothing sure: what held it changed while it was read; ask again",
     }
 }

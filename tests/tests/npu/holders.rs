@@ -1,7 +1,8 @@
 //! Who holds a tensor, and the pool as it is, against what the program and its allocator say themselves.
 
 use memscope_tests::harness::holders::{ALLOCATORS, allocator, ask, blocks, cases, said, take_absent, wrong};
-use memscope_tests::torch::bench::Program;
+use memscope_tests::torch::bench::{Program, go_on};
+use memscope_tests::torch::truth::Truth;
 use serde_json::{Value, json};
 
 /// What segments of the allocator's snapshot have of blocks with a state: how many, and their bytes.
@@ -53,7 +54,34 @@ fn same_sums<'a>(found: &Value, segments: impl IntoIterator<Item = &'a Value>) {
     let bytes: u64 = segments.iter().map(|segment| segment["total_size"].as_u64().expect("a size")).sum();
     assert_eq!((found["segments"].as_u64(), found["size_bytes"].as_u64()), (Some(segments.len() as u64), Some(bytes)));
     assert_eq!(of(&found["live"]), sum(segments.iter().copied(), |state| state == "active_allocated"));
-    assert_eq!(of(&found["free"]), sum(segments.iter().copied(), |state| state != "active_allocated"));
+    // Freed, and in use by another stream.
+    assert!(found["waiting"].is_null());
+    assert_eq!(of(&found["free"]), sum(segments.iter().copied(), |state| state == "inactive"));
+}
+
+/// Freed blocks that another stream still uses are neither live nor free: the allocator counts them as active alone.
+#[test]
+fn blocks_that_wait_for_a_stream() {
+    let mut waited = 0;
+    for line in ["churn.py 1800 1650", "churn.py 2300 2100"] {
+        let (mut target, folder) = Program::new(line).waiting();
+        let pool = ask(target.pid(), &[])["pool"].clone();
+        go_on(&folder);
+        assert!(target.wait().success());
+        let truth = Truth::read(&folder);
+        let mark = truth.marks.iter().find(|mark| mark.name == "attached").expect("the moment");
+        let said = |key: &str| mark.devices.keys().map(|device| mark.stat(*device, key)).sum::<u64>();
+        let [live, active, reserved] =
+            ["allocated", "active", "reserved"].map(|of| said(&format!("{of}_bytes.all.current")));
+        let bytes = |of: &str| pool[of]["size_bytes"].as_u64().unwrap_or_default();
+        assert_eq!(
+            [bytes("live"), bytes("waiting"), bytes("free")],
+            [live, active - live, reserved - active],
+            "{pool}"
+        );
+        waited += bytes("waiting");
+    }
+    assert!(waited > 0);
 }
 
 /// Makes sure that the pools of captured graphs are the allocator's own, each by its number.

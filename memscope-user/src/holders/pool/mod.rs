@@ -29,6 +29,17 @@ const MAX_GROUPS: usize = 16;
 /// The small pool's blocks have at most this size.
 const MAX_SMALL_BYTES: u64 = 1 << 20;
 
+/// Whose a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum UsedBy {
+    /// It is live.
+    Program,
+    /// It was freed, and another stream still uses it: no request gets it before that is over.
+    Stream,
+    /// The pool has it back.
+    Pool,
+}
+
 /// A block of the pool, live or free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PoolBlock {
@@ -36,7 +47,7 @@ pub(super) struct PoolBlock {
     pub(super) size_bytes: u64,
     /// The requested size; absent where the allocator does not keep it.
     pub(super) requested_bytes: Option<u64>,
-    pub(super) is_live: bool,
+    pub(super) used_by: UsedBy,
     pub(super) stream: u64,
     /// Start of its segment.
     pub(super) segment: u64,
@@ -169,8 +180,7 @@ fn fields_of(graph: &Graph<'_>, groups: Groups) -> Option<(Fields, Owners)> {
 }
 
 fn add(pool: &mut Pool, graph: &Graph<'_>, device: &Device, reading: &Reading) {
-    let Reading { fields, rows, live, mapped, .. } = reading;
-    let is_live = |row: &[u64]| layout::byte(row, *live) == 1;
+    let Reading { fields, rows, mapped, .. } = reading;
     let has_memory = |row: &[u64]| mapped.is_none_or(|at| layout::byte(row, at) == 1);
     let small = small_pools(graph, device, reading);
     let segments = segments(reading, &has_memory);
@@ -185,7 +195,7 @@ fn add(pool: &mut Pool, graph: &Graph<'_>, device: &Device, reading: &Reading) {
             address: fields.address(row),
             size_bytes: fields.size(row),
             requested_bytes: fields.requested(row),
-            is_live: is_live(row),
+            used_by: reading.used_by(row),
             stream: layout::stream(row),
             segment,
             is_expandable,

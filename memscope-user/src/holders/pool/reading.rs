@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    MAX_BLOCKS, Owners,
+    MAX_BLOCKS, Owners, UsedBy,
     devices::Device,
     layout::{Fields, Rows, SIZE_STEP, byte, stream},
     trees::{self, Header},
@@ -26,11 +26,30 @@ const MAX_HOPS: u32 = 8;
 pub(super) struct Reading {
     pub(super) fields: Fields,
     pub(super) rows: Rows,
-    /// The byte that shows whether a block was handed out, ...
+    /// The byte that shows whether a block was handed out.
     pub(super) live: usize,
-    /// ... and the one that shows whether it has memory, with segments that can grow.
+    /// Freed blocks wait for other streams.
+    pub(super) some_wait: bool,
+    /// The byte that shows whether it has memory, with segments that can grow.
     pub(super) mapped: Option<usize>,
     pub(super) is_proved: bool,
+}
+
+/// What a proof shows.
+#[derive(Clone, Copy)]
+struct Proof {
+    live: usize,
+    some_wait: bool,
+}
+
+impl Reading {
+    pub(super) fn used_by(&self, row: &[u64]) -> UsedBy {
+        match byte(row, self.live) {
+            1 => UsedBy::Program,
+            _ if self.some_wait && self.fields.waits(row) => UsedBy::Stream,
+            _ => UsedBy::Pool,
+        }
+    }
 }
 
 /// State of reading one device.
@@ -57,7 +76,7 @@ pub(super) fn read(graph: &Graph<'_>, device: &Device, fields: Fields, owners: &
     pools.dedup();
     let reader = Reader { source: graph.memory.source(), graph, device, fields, pools };
     let mut known: HashSet<u64> = owners.iter().map(|(owner, _)| *owner).collect();
-    let mut live = reader.learn_live(&known);
+    let live = reader.learn_live(&known);
     let begin = Instant::now();
     let mut tries = 0;
     loop {
@@ -66,12 +85,13 @@ pub(super) fn read(graph: &Graph<'_>, device: &Device, fields: Fields, owners: &
         let proof = reader.proof(&moment, live);
         let is_late = tries >= MIN_TRIES && (tries >= MAX_TRIES || begin.elapsed() > PATIENCE);
         if proof.is_some() || is_late {
-            live = proof.unwrap_or(live);
+            let Proof { live, some_wait } = proof.unwrap_or(Proof { live, some_wait: false });
             let mapped = mapped_byte(&moment.rows, &fields, live);
             let handed_out = moment.rows.values().map(|row| &**row).filter(|row| byte(row, live) == 1);
             let fields = fields.with_requested(handed_out);
             let is_empty = moment.rows.is_empty();
-            let reading = Reading { fields, rows: moment.rows, live, mapped, is_proved: proof.is_some() };
+            let is_proved = proof.is_some();
+            let reading = Reading { fields, rows: moment.rows, live, some_wait, mapped, is_proved };
             return (!is_empty).then_some(reading);
         }
         known.extend(moment.rows.keys().take(MAX_BLOCKS.saturating_sub(known.len())));
@@ -202,7 +222,7 @@ impl Reader<'_> {
     /// The byte that marks live blocks, if everything agrees with it: no two blocks overlap, the allocator has the sum
     /// of the live ones and that of all, and as many are free as its trees have nodes. Freed blocks that other streams
     /// still use are in no tree, and with them the allocator has a sum of its own.
-    fn proof(&self, moment: &Moment, likely: usize) -> Option<usize> {
+    fn proof(&self, moment: &Moment, likely: usize) -> Option<Proof> {
         let Moment { rows, words, headers } = moment;
         let free: u64 = headers.iter().map(|header| header.count).sum();
         if headers.is_empty() || !self.are_apart(rows) {
@@ -210,22 +230,24 @@ impl Reader<'_> {
         }
         let near = self.fields.flags().start..self.fields.flags().start + 4;
         let mut candidates = std::iter::once(likely).chain(near);
-        candidates.find(|at| {
+        candidates.find_map(|at| {
             let flag = |row: &[u64], at: usize| byte(row, at);
             let sum = |such: &dyn Fn(&[u64]) -> bool| {
                 let sizes = rows.values().filter(|row| such(row)).map(|row| self.fields.size(row));
                 sizes.fold(0_u64, u64::wrapping_add)
             };
-            let used = sum(&|row| flag(row, *at) == 1);
+            let used = sum(&|row| flag(row, at) == 1);
             // With segments that can grow some have no memory.
-            let all = sum(&|row| flag(row, *at) == 1 || flag(row, at + 1) == 1);
-            let is_flag = rows.values().all(|row| flag(row, *at) <= 1);
+            let all = sum(&|row| flag(row, at) == 1 || flag(row, at + 1) == 1);
+            let is_flag = rows.values().all(|row| flag(row, at) <= 1);
             let count = |such: &dyn Fn(&[u64]) -> bool| rows.values().filter(|row| such(row)).count() as u64;
-            let waits = |row: &[u64]| flag(row, *at) == 0 && self.fields.waits(row);
+            let waits = |row: &[u64]| flag(row, at) == 0 && self.fields.waits(row);
             let active = || used.wrapping_add(sum(&waits));
-            let zeros = count(&|row| flag(row, *at) == 0);
-            let are_free = zeros == free || zeros == free + count(&waits) && words.contains(&active());
-            is_flag && words.contains(&used) && words.contains(&all) && are_free
+            let beyond = count(&|row| flag(row, at) == 0).checked_sub(free)?;
+            let some_wait = beyond > 0;
+            let are_free = !some_wait || beyond == count(&waits) && words.contains(&active());
+            let is_proved = is_flag && words.contains(&used) && words.contains(&all) && are_free;
+            is_proved.then_some(Proof { live: at, some_wait })
         })
     }
 

@@ -1,7 +1,7 @@
 //! Pools of their own. What they hold is worked out by hand.
 
 use super::{
-    Pool, PoolBlock,
+    Pool, PoolBlock, UsedBy,
     made::{FIGURES, LARGE, LARGE_POOL, MIB, Made, SMALL_POOL},
 };
 use crate::holders::{
@@ -58,7 +58,7 @@ fn pools_of_their_own() {
         address: GRAPHS + offset,
         size_bytes,
         requested_bytes: Some(requested),
-        is_live,
+        used_by: if is_live { UsedBy::Program } else { UsedBy::Pool },
         stream: 0x5151,
         segment: if is_small { GRAPHS } else { GRAPHS + offset },
         is_expandable: false,
@@ -97,7 +97,8 @@ fn pools_of_their_own_alone() {
     made.tree(large + 8, &blocks[1..]);
     made.put(made.device + FIGURES, &[12 * MIB, 20 * MIB]);
     let pool = read(&made);
-    let found: Vec<_> = pool.blocks.iter().map(|block| (block.address, block.is_live, block.private)).collect();
+    let found: Vec<_> =
+        pool.blocks.iter().map(|block| (block.address, block.used_by == UsedBy::Program, block.private)).collect();
     assert_eq!(found, [(GRAPHS, true, (3, 0)), (GRAPHS + 12 * MIB, false, (3, 0))]);
     assert!(pool.unsure.is_empty());
 }
@@ -140,8 +141,11 @@ fn blocks_that_wait_for_a_stream() {
     };
     let pool = made(1, 24 * MIB + 3072);
     assert!(pool.unsure.is_empty());
-    let of_waiting = pool.blocks.iter().filter(|block| block.address == WAITING);
-    assert_eq!(of_waiting.map(|block| (block.size_bytes, block.is_live)).collect::<Vec<_>>(), [(4 * MIB, false)]);
-    assert_eq!(pool.blocks.iter().filter(|block| block.is_live).count(), 3);
+    let of = |used_by: UsedBy| pool.blocks.iter().filter(move |block| block.used_by == used_by);
+    assert_eq!(
+        of(UsedBy::Stream).map(|block| (block.address, block.size_bytes)).collect::<Vec<_>>(),
+        [(WAITING, 4 * MIB)]
+    );
+    assert_eq!(of(UsedBy::Program).count(), 3);
     assert_eq!([made(0, 24 * MIB + 3072), made(1, 24 * MIB)].map(|pool| pool.unsure), [vec![0], vec![0]]);
 }
