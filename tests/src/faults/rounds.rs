@@ -285,7 +285,7 @@ fn disk_full(chance: &mut Chance) -> Round {
     let run = running.finish();
     round.harmed = end(&mut target);
     let is_full = run.stderr.contains("full") || run.stderr.contains("No space left");
-    if !run.status.success() && !is_full {
+    if !run.status.success() && !is_full && !ended_by_ctrl_c(&run) {
         round.other = Some(run.said());
     }
     // What is on the disk is a piece of the truth; there is no room for what is recovered but elsewhere.
@@ -294,6 +294,11 @@ fn disk_full(chance: &mut Chance) -> Round {
     }
     drop(disk);
     round
+}
+
+/// Before it has begun, Ctrl-C ends it like any program.
+fn ended_by_ctrl_c(run: &Run) -> bool {
+    signal_of(run.status) == Some(Signal::SIGINT as i32)
 }
 
 fn limited(chance: &mut Chance) -> Round {
@@ -314,9 +319,7 @@ fn limited(chance: &mut Chance) -> Round {
     if run.status.success() {
         hold_ended(&target, &run, Window { from_ns: NEVER_NS, to_ns }, &mut round);
     } else {
-        // Before it has begun, Ctrl-C ends it like any program.
-        let is_ours = signal_of(run.status) == Some(Signal::SIGINT as i32);
-        if run.stderr.trim().is_empty() && !is_ours {
+        if run.stderr.trim().is_empty() && !ended_by_ctrl_c(&run) {
             round.other = Some(format!("ended without a word: {}", run.status));
         }
         if let Some(recovered) = recovered(&run, &mut round) {
