@@ -296,9 +296,9 @@ fn disk_full(chance: &mut Chance) -> Round {
     round
 }
 
-/// Before it has begun, Ctrl-C ends it like any program.
+/// Before it has begun, and has said anything, Ctrl-C ends it like any program.
 fn ended_by_ctrl_c(run: &Run) -> bool {
-    signal_of(run.status) == Some(Signal::SIGINT as i32)
+    run.stderr.trim().is_empty() && signal_of(run.status) == Some(Signal::SIGINT as i32)
 }
 
 fn limited(chance: &mut Chance) -> Round {

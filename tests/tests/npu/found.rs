@@ -84,12 +84,15 @@ fn compare(run: &Run, truth: &Truth, with_segments: bool) -> (usize, usize) {
         let name = row.name.as_deref().filter(|_| row.event == "MSTX")?.strip_prefix("truth ")?;
         truth.marks.iter().find(|mark| mark.name == name)
     };
+    let is_refused = run.said().contains(REFUSED);
     let mut compared = 0;
     for row in rows {
         live.see(row);
         let Some(mark) = mark_of(row).filter(|_| !live.devices.is_empty()) else { continue };
         compared += 1;
-        for device in &live.devices {
+        // Of a device that was refused nothing is known.
+        let all = if is_refused { live.devices.clone() } else { mark.devices.keys().copied().collect() };
+        for device in &all {
             let stat = |key: &str| mark.stat(*device, key);
             let what = format!("device {device} at `{}`", mark.name);
             assert_eq!(live.allocated(*device), stat("allocated_bytes.all.current"), "allocated, {what}");

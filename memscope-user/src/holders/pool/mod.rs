@@ -29,7 +29,7 @@ const MAX_GROUPS: usize = 16;
 /// The small pool's blocks have at most this size.
 const MAX_SMALL_BYTES: u64 = 1 << 20;
 
-/// Whose a block is.
+/// Who uses a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum UsedBy {
     /// It is live.
