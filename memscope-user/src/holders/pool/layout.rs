@@ -1,6 +1,7 @@
 //! The fields of a block's description. `next` and `previous` are inverse to each other, and a block's address and size
 //! give the address of the next one: no other fields fulfil that by chance.
 
+use super::{Groups, Owners};
 use crate::{hash::HashMap, holders::memory::Memory};
 
 /// Blocks that the fields are learnt from.
@@ -88,6 +89,11 @@ impl Fields {
         let word = self.size + 1;
         let fits = word < self.words && live.all(|row| at(row, word) <= self.size(row));
         Self { requested: fits.then_some(word), ..self }
+    }
+
+    /// The blocks that have their pool where these fields have it.
+    pub(super) fn owners(&self, mut groups: Groups) -> Owners {
+        groups.remove(&(self.pool as u64 * 8, self.words as u64 * 8)).unwrap_or_default()
     }
 
     pub(super) fn end(&self, row: &[u64]) -> u64 {

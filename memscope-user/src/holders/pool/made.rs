@@ -1,4 +1,4 @@
-//! An image of a process with a pool on one device, as `torch_npu` 2.9 has it.
+//! An image of a process with a pool on one device or two, as `torch_npu` 2.9 has it.
 
 use crate::holders::{
     image::Image,
@@ -23,6 +23,9 @@ const LIVE_TABLE: u64 = 0x680;
 pub(in crate::holders) struct Made {
     pub(in crate::holders) sample: Sample,
     pub(in crate::holders) device: u64,
+    /// The allocator of all devices, and its list of them.
+    allocator: u64,
+    list: u64,
     /// Its table of further pools, where it has one.
     pub(in crate::holders) table: u64,
     /// Descriptions of live blocks.
@@ -46,10 +49,21 @@ impl Made {
         let list = sample.block(16);
         let allocator =
             sample.cpp("N7c10_npu19NPUCachingAllocator19NpuCachingAllocatorE", &[7, list, list + 8, list + 8]);
-        let mut made = Self { sample, device, table: 0, live: Vec::new() };
+        let mut made = Self { sample, allocator, list, device, table: 0, live: Vec::new() };
         made.put(LIBRARY + VARIABLE, &[allocator]);
         made.put(list, &[device]);
         made
+    }
+
+    /// Another device, without blocks: what follows is put there. `in_front`: it is the first one of the list.
+    pub(in crate::holders) fn another_device(&mut self, in_front: bool) {
+        let known = std::mem::replace(&mut self.device, self.sample.block(2048));
+        let devices = if in_front { [self.device, known] } else { [known, self.device] };
+        let (list, allocator) = (self.list, self.allocator);
+        self.put(list, &devices);
+        self.put(allocator + 16, &[list, list + 16, list + 16]);
+        self.tree(SMALL_POOL, &[]);
+        self.tree(LARGE_POOL, &[]);
     }
 
     /// A description of a block: pool, address, size, requested size, whether it is live and has memory.

@@ -16,7 +16,11 @@ mod reading;
 mod tests;
 mod trees;
 
-use self::{devices::Device, layout::Fields, reading::Reading};
+use self::{
+    devices::Device,
+    layout::Fields,
+    reading::{Learnt, Reading},
+};
 use super::{graph::Graph, heap::Block, source::Source};
 use crate::hash::{HashMap, HashSet};
 
@@ -105,36 +109,57 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Pool, Missing> {
     }
     let mut pool = Pool { class: allocator.class, list: allocator.list, ..Pool::default() };
     pool.own.extend(allocator.devices.iter().flat_map(|device| device.areas().map(|area| area.start)));
-    let mut seen = false;
-    for device in &allocator.devices {
-        let Some(reading) = read(graph, device, &mut seen) else { continue };
-        pool.devices += 1;
+    let readings = readings(graph, &allocator.devices);
+    if readings.iter().all(Option::is_none) {
+        return Err(Missing::Blocks);
+    }
+    for (device, reading) in allocator.devices.iter().zip(&readings) {
+        let Some(reading) = reading else { continue };
+        pool.devices += usize::from(!reading.rows.is_empty());
         if !reading.is_proved {
             pool.unsure.push(device.number);
         }
-        add(&mut pool, graph, device, &reading);
-    }
-    if !seen {
-        return Err(Missing::Blocks);
-    }
-    if pool.devices == 0 {
-        return Err(Missing::Sense);
+        add(&mut pool, graph, device, reading);
     }
     index_blocks(graph, &mut pool);
     pool.blocks.sort_unstable_by_key(|block| (block.device, block.address));
     Ok(pool)
 }
 
+/// Reads each device. The first one that is proved shows where the others have everything: a device with few blocks does not show it by itself,
+/// and one without any is proved by its sums. Until one is proved, a device that shows nothing is taken for unused.
+fn readings(graph: &Graph<'_>, devices: &[Device]) -> Vec<Option<Reading>> {
+    let mut readings: Vec<Option<Reading>> = devices.iter().map(|_| None).collect();
+    let mut by_itself = devices.iter().zip(&mut readings).map(|(device, reading)| {
+        *reading = read(graph, device, None);
+        reading.as_ref().and_then(|reading| reading.learnt(device))
+    });
+    let Some(learnt) = by_itself.find_map(|learnt| learnt) else { return readings };
+    for (device, reading) in devices.iter().zip(&mut readings) {
+        if reading.as_ref().is_none_or(|reading| !reading.is_proved) {
+            *reading = read(graph, device, Some(&learnt));
+        }
+    }
+    readings
+}
+
 /// The blocks of a device: from its allocator downwards, and if that is not proved, from all that points at it in the pass.
-fn read(graph: &Graph<'_>, device: &Device, seen: &mut bool) -> Option<Reading> {
+fn read(graph: &Graph<'_>, device: &Device, learnt: Option<&Learnt>) -> Option<Reading> {
     let mut known = None;
     for groups in [downwards::groups, upwards] {
-        let Some((fields, owners)) = fields_of(graph, groups(graph, device)) else { continue };
-        *seen = true;
-        match reading::read(graph, device, fields, &owners) {
-            Some(reading) if reading.is_proved => return Some(reading),
-            reading => known = reading.or(known),
+        let groups = groups(graph, device);
+        let (fields, owners) = match learnt {
+            Some(learnt) => (learnt.fields, learnt.fields.owners(groups)),
+            None => match fields_of(graph, groups) {
+                Some(found) => found,
+                None => continue,
+            },
+        };
+        let reading = reading::read(graph, device, fields, &owners, learnt);
+        if reading.is_proved {
+            return Some(reading);
         }
+        known = Some(reading);
     }
     known
 }

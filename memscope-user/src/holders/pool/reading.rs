@@ -33,6 +33,24 @@ pub(super) struct Reading {
     /// The byte that shows whether it has memory, with segments that can grow.
     pub(super) mapped: Option<usize>,
     pub(super) is_proved: bool,
+    /// Where the allocator has its sums, of a proved reading.
+    sums: Option<Sums>,
+}
+
+/// Where a device that was proved has everything: others have it there, too.
+#[derive(Debug)]
+pub(super) struct Learnt {
+    pub(super) fields: Fields,
+    /// Offsets of pools in the device's allocator.
+    pools: Vec<u64>,
+    sums: Sums,
+}
+
+/// Words of a device's allocator: bytes of live blocks, and of all. The first with the value, as the highest value is behind the one of now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sums {
+    used: usize,
+    all: usize,
 }
 
 /// What a proof shows.
@@ -40,6 +58,7 @@ pub(super) struct Reading {
 struct Proof {
     live: usize,
     some_wait: bool,
+    sums: Sums,
 }
 
 impl Reading {
@@ -49,6 +68,18 @@ impl Reading {
             _ if self.some_wait && self.fields.waits(row) => UsedBy::Stream,
             _ => UsedBy::Pool,
         }
+    }
+
+    /// For the other devices, if this one is proved and has blocks.
+    pub(super) fn learnt(&self, device: &Device) -> Option<Learnt> {
+        let Block { start, size, .. } = device.block;
+        let mut pools: Vec<u64> =
+            self.rows.values().filter_map(|row| self.fields.pool(row).checked_sub(start)).collect();
+        pools.retain(|offset| *offset < size);
+        pools.sort_unstable();
+        pools.dedup();
+        let sums = self.sums.filter(|_| !pools.is_empty())?;
+        Some(Learnt { fields: self.fields, pools, sums })
     }
 }
 
@@ -60,6 +91,8 @@ struct Reader<'a> {
     fields: Fields,
     /// What blocks point at as their pool, in order.
     pools: Vec<u64>,
+    /// Where its sums are, if that is known from another device.
+    sums: Option<Sums>,
 }
 
 /// One reading.
@@ -70,11 +103,20 @@ struct Moment {
     headers: Vec<Header>,
 }
 
-pub(super) fn read(graph: &Graph<'_>, device: &Device, fields: Fields, owners: &Owners) -> Option<Reading> {
+pub(super) fn read(
+    graph: &Graph<'_>,
+    device: &Device,
+    fields: Fields,
+    owners: &Owners,
+    learnt: Option<&Learnt>,
+) -> Reading {
     let mut pools: Vec<u64> = owners.iter().map(|(_, pool)| *pool).collect();
+    let elsewhere = learnt.iter().flat_map(|learnt| &learnt.pools);
+    pools.extend(elsewhere.map(|offset| device.block.start + offset));
     pools.sort_unstable();
     pools.dedup();
-    let reader = Reader { source: graph.memory.source(), graph, device, fields, pools };
+    let sums = learnt.map(|learnt| learnt.sums);
+    let reader = Reader { source: graph.memory.source(), graph, device, fields, pools, sums };
     let mut known: HashSet<u64> = owners.iter().map(|(owner, _)| *owner).collect();
     let live = reader.learn_live(&known);
     let begin = Instant::now();
@@ -85,14 +127,12 @@ pub(super) fn read(graph: &Graph<'_>, device: &Device, fields: Fields, owners: &
         let proof = reader.proof(&moment, live);
         let is_late = tries >= MIN_TRIES && (tries >= MAX_TRIES || begin.elapsed() > PATIENCE);
         if proof.is_some() || is_late {
-            let Proof { live, some_wait } = proof.unwrap_or(Proof { live, some_wait: false });
+            let (live, some_wait) = proof.map_or((live, false), |proof| (proof.live, proof.some_wait));
             let mapped = mapped_byte(&moment.rows, &fields, live);
             let handed_out = moment.rows.values().map(|row| &**row).filter(|row| byte(row, live) == 1);
             let fields = fields.with_requested(handed_out);
-            let is_empty = moment.rows.is_empty();
-            let is_proved = proof.is_some();
-            let reading = Reading { fields, rows: moment.rows, live, some_wait, mapped, is_proved };
-            return (!is_empty).then_some(reading);
+            let (is_proved, sums) = (proof.is_some(), proof.map(|proof| proof.sums));
+            return Reading { fields, rows: moment.rows, live, some_wait, mapped, is_proved, sums };
         }
         known.extend(moment.rows.keys().take(MAX_BLOCKS.saturating_sub(known.len())));
     }
@@ -221,11 +261,12 @@ impl Reader<'_> {
 
     /// The byte that marks live blocks, if everything agrees with it: no two blocks overlap, the allocator has the sum
     /// of the live ones and that of all, and as many are free as its trees have nodes. Freed blocks that other streams
-    /// still use are in no tree, and with them the allocator has a sum of its own.
+    /// still use are in no tree, and with them the allocator has a sum of its own. That there are none is proved where the
+    /// place of the sums is known.
     fn proof(&self, moment: &Moment, likely: usize) -> Option<Proof> {
         let Moment { rows, words, headers } = moment;
         let free: u64 = headers.iter().map(|header| header.count).sum();
-        if headers.is_empty() || !self.are_apart(rows) {
+        if headers.is_empty() || !self.are_apart(rows) || rows.is_empty() && !self.is_unused(words) {
             return None;
         }
         let near = self.fields.flags().start..self.fields.flags().start + 4;
@@ -246,9 +287,14 @@ impl Reader<'_> {
             let beyond = count(&|row| flag(row, at) == 0).checked_sub(free)?;
             let some_wait = beyond > 0;
             let are_free = !some_wait || beyond == count(&waits) && words.contains(&active());
-            let is_proved = is_flag && words.contains(&used) && words.contains(&all) && are_free;
-            is_proved.then_some(Proof { live: at, some_wait })
+            let place = |sum: u64| words.iter().position(|word| *word == sum);
+            let sums = Sums { used: place(used)?, all: place(all)? };
+            (is_flag && are_free).then_some(Proof { live: at, some_wait, sums })
         })
+    }
+
+    fn is_unused(&self, words: &[u64]) -> bool {
+        self.sums.is_some_and(|sums| [sums.used, sums.all].iter().all(|sum| words.get(*sum) == Some(&0)))
     }
 
     fn are_apart(&self, rows: &Rows) -> bool {

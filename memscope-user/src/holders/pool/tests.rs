@@ -149,3 +149,38 @@ fn blocks_that_wait_for_a_stream() {
     assert_eq!(of(UsedBy::Program).count(), 3);
     assert_eq!([made(0, 24 * MIB + 3072), made(1, 24 * MIB)].map(|pool| pool.unsure), [vec![0], vec![0]]);
 }
+
+/// A device with one block does not show where blocks have what: the other one does. Behind it or in front of it in the list.
+#[test]
+fn a_device_with_one_block() {
+    for in_front in [false, true] {
+        let mut made = Made::whole();
+        made.another_device(in_front);
+        let only = made.describe(LARGE_POOL, (GRAPHS, 4 * MIB, 3 * MIB), LIVE);
+        made.put(made.device + 0x680, &[only]);
+        made.put(made.device + FIGURES, &[4 * MIB, 4 * MIB]);
+        let pool = read(&made);
+        let number = u32::from(!in_front);
+        let of_device = pool.blocks.iter().filter(|block| block.device == number);
+        let found: Vec<_> = of_device.map(|block| (block.address, block.size_bytes, block.requested_bytes)).collect();
+        assert_eq!((found, pool.blocks.len(), pool.unsure), (vec![(GRAPHS, 4 * MIB, Some(3 * MIB))], 6, vec![]));
+    }
+}
+
+/// A device without any block is unused if it says so itself.
+#[test]
+fn a_device_without_blocks() {
+    for (figures, unsure) in [([0, 0], vec![]), ([0, 2 * MIB], vec![1]), ([512, 2 * MIB], vec![1])] {
+        let mut made = Made::whole();
+        made.another_device(false);
+        made.put(made.device + FIGURES, &figures);
+        let pool = read(&made);
+        assert_eq!((pool.blocks.len(), pool.devices, &pool.unsure), (5, 1, &unsure), "{figures:?}");
+        // In front of the one that shows it.
+        let mut made = Made::whole();
+        made.another_device(true);
+        made.put(made.device + FIGURES, &figures);
+        let unsure: Vec<u32> = unsure.iter().map(|_| 0).collect();
+        assert_eq!(read(&made).unsure, unsure, "{figures:?}");
+    }
+}
