@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    source::{ADDRESS_END, Backing, Mapping, PAGE, Presence, Source, Thread},
+    source::{ADDRESS_END, Backing, Mapping, PAGE, Source, Thread},
     symbols::Symbols,
 };
 
@@ -112,9 +112,9 @@ impl Source for Image {
         done
     }
 
-    fn presence(&self, mapping: &Mapping) -> Presence {
+    fn present(&self, mapping: &Mapping) -> Vec<(u64, u64)> {
         let pages = self.pages.range(mapping.start..mapping.end);
-        Presence { runs: pages.map(|(start, _)| (*start, start + PAGE)).collect(), swapped: 0 }
+        pages.map(|(start, _)| (*start, start + PAGE)).collect()
     }
 
     fn symbols(&self, mapping: &Mapping) -> Option<Symbols> {

@@ -15,7 +15,7 @@ use nix::{
 use thiserror::Error;
 
 use super::{
-    source::{ADDRESS_END, Backing, Mapping, PAGE, Presence, Source, Thread},
+    source::{ADDRESS_END, Backing, Mapping, PAGE, Source, Thread},
     symbols::Symbols,
 };
 use crate::os::{
@@ -34,6 +34,8 @@ const MAX_STATES: u64 = 1 << 28;
 const STATES: u64 = 1 << 16;
 /// The kernel's limit of one call.
 const MAX_PIECES: usize = 1000;
+/// Of an entry of `/proc/<pid>/pagemap`: the page is in memory.
+const PRESENT: u64 = 1 << 63;
 
 /// Why a process cannot be read.
 #[derive(Debug, Error)]
@@ -209,12 +211,12 @@ impl Source for Process {
         bytes
     }
 
-    fn presence(&self, mapping: &Mapping) -> Presence {
-        let mut presence = Presence::default();
+    fn present(&self, mapping: &Mapping) -> Vec<(u64, u64)> {
+        let mut runs = Vec::new();
         let pages = (mapping.end - mapping.start) / PAGE;
-        let Some(states) = &self.page_states else { return presence };
+        let Some(states) = &self.page_states else { return runs };
         if self.states_read.fetch_add(pages, Ordering::Relaxed) + pages > MAX_STATES {
-            return presence;
+            return runs;
         }
         let page_size = u64::from(crate::os::memory::page_size());
         let mut address = mapping.start;
@@ -227,11 +229,19 @@ impl Source for Process {
             }
             for (page, state) in (0..).zip(bytes.as_chunks().0) {
                 let start = address + page * page_size;
-                presence.add(u64::from_le_bytes(*state), start, (start + page_size).min(mapping.end));
+                if u64::from_le_bytes(*state) & PRESENT != 0 {
+                    add_page(&mut runs, start, (start + page_size).min(mapping.end));
+                }
             }
             address += count * page_size;
         }
-        presence
+        runs
+    }
+
+    /// By the kernel's counter: pages of guards and those that are being moved are marked as swapped out, too.
+    fn swapped_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        process::status_bytes(&status, "VmSwap").unwrap_or_default()
     }
 
     fn symbols(&self, mapping: &Mapping) -> Option<Symbols> {
@@ -268,19 +278,10 @@ impl Source for Process {
     }
 }
 
-impl Presence {
-    /// A page, by its entry in `/proc/<pid>/pagemap`.
-    fn add(&mut self, state: u64, start: u64, end: u64) {
-        const PRESENT: u64 = 1 << 63;
-        const SWAPPED: u64 = 1 << 62;
-        if state & PRESENT != 0 {
-            match self.runs.last_mut() {
-                Some((_, last)) if *last == start => *last = end,
-                _ => self.runs.push((start, end)),
-            }
-        } else if state & SWAPPED != 0 {
-            self.swapped += (end - start) / PAGE;
-        }
+fn add_page(runs: &mut Vec<(u64, u64)>, start: u64, end: u64) {
+    match runs.last_mut() {
+        Some((_, last)) if *last == start => *last = end,
+        _ => runs.push((start, end)),
     }
 }
 
@@ -308,8 +309,8 @@ mod tests {
         assert_eq!(pieces, [&texts[0][..], &[0; 16], &texts[1][..], &texts[2][..]].concat());
         assert!(process.is_same() && process.threads().iter().any(|thread| thread.tid == process.pid()));
         let mapping = process.mappings().iter().find(|mapping| mapping.contains(addresses[0])).expect("mapped");
-        let presence = process.presence(mapping);
-        assert!(presence.runs.iter().any(|(start, end)| (*start..*end).contains(&addresses[0])), "{presence:?}");
+        let present = process.present(mapping);
+        assert!(present.iter().any(|(start, end)| (*start..*end).contains(&addresses[0])), "{present:?}");
     }
 
     #[test]

@@ -262,7 +262,7 @@ fn change(image: &mut Image, bytes: &[u8]) {
 mod tests {
     use super::*;
     use crate::holders::places::{self, Budget, FoundBlock, FoundPlace, NotLooked};
-    use crate::holders::source::{Mapping, Presence, Source, Thread};
+    use crate::holders::source::{Mapping, Source, Thread};
     use crate::model::HeldAs;
 
     /// The program's holders, by hand: a list in a dict, a key that is no name, a variable, a ring, none.
@@ -301,8 +301,8 @@ mod tests {
             self.now().read(address, to)
         }
 
-        fn presence(&self, mapping: &Mapping) -> Presence {
-            self.now().presence(mapping)
+        fn present(&self, mapping: &Mapping) -> Vec<(u64, u64)> {
+            self.now().present(mapping)
         }
 
         fn symbols(&self, mapping: &Mapping) -> Option<Symbols> {
@@ -371,8 +371,8 @@ mod tests {
             in_passes.unwrap_or(&self.at_once).read(address, to)
         }
 
-        fn presence(&self, mapping: &Mapping) -> Presence {
-            self.at_once.presence(mapping)
+        fn present(&self, mapping: &Mapping) -> Vec<(u64, u64)> {
+            self.at_once.present(mapping)
         }
 
         fn symbols(&self, mapping: &Mapping) -> Option<Symbols> {

@@ -79,15 +79,6 @@ pub(super) struct Thread {
     pub(super) stack_pointer: Option<u64>,
 }
 
-/// Which pages of a mapping are in memory.
-#[derive(Debug, Default)]
-pub(super) struct Presence {
-    /// Runs of pages: start and end.
-    pub(super) runs: Vec<(u64, u64)>,
-    /// Pages that are swapped out, and not read: reading would bring them in.
-    pub(super) swapped: u64,
-}
-
 /// Reads the parts of a process that `holders` needs. All of it is hostile.
 pub(super) trait Source: Sync + Debug {
     /// Sorted by address, apart from each other.
@@ -106,8 +97,13 @@ pub(super) trait Source: Sync + Debug {
         bytes
     }
 
-    /// Which pages of a mapping are in memory.
-    fn presence(&self, mapping: &Mapping) -> Presence;
+    /// Runs of pages of a mapping that are in memory: start and end. Reading those that are swapped out would bring them in.
+    fn present(&self, mapping: &Mapping) -> Vec<(u64, u64)>;
+
+    /// Bytes that are swapped out.
+    fn swapped_bytes(&self) -> u64 {
+        0
+    }
 
     /// Symbols of the file behind a mapping.
     fn symbols(&self, mapping: &Mapping) -> Option<Symbols>;

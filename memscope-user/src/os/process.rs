@@ -38,6 +38,13 @@ fn stat_field<T: FromStr>(pid: u32, number: usize) -> Option<T> {
     stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(number - FIRST_BEHIND_NAME)?.parse().ok()
 }
 
+/// Bytes of a counter in the text of `/proc/<pid>/status`, which has kB: `VmSwap`. `None` for a process without memory.
+#[must_use]
+pub fn status_bytes(status: &str, name: &str) -> Option<u64> {
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    value.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// Direct children of all threads of a process.
 #[must_use]
 pub fn children(pid: u32) -> Vec<u32> {

@@ -1,6 +1,6 @@
 //! Host memory from the kernel's counters; `smaps` has more, but walking it page by page would block the process.
 
-use crate::analyses::sample::HostMemory;
+use crate::{analyses::sample::HostMemory, os::process};
 
 /// The kernel's counters of a process; `None` when it has ended.
 #[must_use]
@@ -9,10 +9,7 @@ pub fn of(pid: u32) -> Option<HostMemory> {
 }
 
 fn parse(status: &str) -> Option<HostMemory> {
-    let field = |name: &str| -> Option<u64> {
-        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        value.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
-    };
+    let field = |name: &str| process::status_bytes(status, name);
     Some(HostMemory {
         resident_bytes: field("VmRSS")?,
         heap_bytes: field("RssAnon")?,

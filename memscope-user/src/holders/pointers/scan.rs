@@ -77,7 +77,7 @@ struct Scan<'a> {
 }
 
 pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) -> Pointers {
-    let mut figures = Figures::default();
+    let mut figures = Figures { swapped_bytes: source.swapped_bytes(), ..Figures::default() };
     let (numbering, runs) = number(source, limits, &mut figures);
     let scan = Scan {
         source,
@@ -121,9 +121,7 @@ fn number(source: &dyn Source, limits: Limits, figures: &mut Figures) -> (Number
     let mut mappings: Vec<&Mapping> = source.mappings().iter().filter(|mapping| mapping.is_scanned()).collect();
     mappings.sort_by_key(|mapping| mapping.end - mapping.start);
     for mapping in mappings {
-        let presence = source.presence(mapping);
-        figures.swapped_bytes += presence.swapped * PAGE;
-        for (start, end) in presence.runs {
+        for (start, end) in source.present(mapping) {
             figures.left_out_bytes += numbering.add(mapping, start, end, &mut runs) * PAGE;
         }
     }

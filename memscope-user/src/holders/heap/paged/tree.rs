@@ -165,7 +165,7 @@ pub(super) fn present_words(memory: &Memory<'_>, range: Range<u64>) -> impl Iter
             end: mapping.end.min(range.end.saturating_add(PAGE - 1) & !(PAGE - 1)),
             ..mapping.clone()
         };
-        for (start, end) in source.presence(&part).runs {
+        for (start, end) in source.present(&part) {
             let (start, end) = (start.max(range.start), end.min(range.end));
             pieces.extend((start..end).step_by(PIECE as usize).map(|from| from..end.min(from + PIECE)));
         }
