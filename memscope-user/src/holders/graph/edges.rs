@@ -88,8 +88,8 @@ impl Graph<'_> {
         if step.place < object {
             return Some(Edge::Namespace);
         }
-        if ty.is_tuple() && offset >= of_object::TUPLE_ITEMS {
-            return Some(Edge::Says(Segment::Index(Some((offset - of_object::TUPLE_ITEMS) / 8))));
+        if let Some(into) = offset.checked_sub(python.layout.tuple_items()).filter(|_| ty.is_tuple()) {
+            return Some(Edge::Says(Segment::Index(Some(into / 8))));
         }
         match ty.builtin {
             Builtin::Module => return Some(Edge::Namespace),
@@ -170,7 +170,7 @@ impl Graph<'_> {
     fn closure_edge(&self, python: &Python<'_>, function: u64, below: Option<&Step>) -> Option<Edge> {
         let below = below?;
         let Kind::Python { object: tuple, .. } = below.parent.kind else { return None };
-        let at = below.place.checked_sub(tuple + of_object::TUPLE_ITEMS)? / 8;
+        let at = below.place.checked_sub(tuple + python.layout.tuple_items())? / 8;
         let code = self.memory.word(function + python.layout.function_code())?;
         Some(Edge::Says(Segment::Closure(python.outer_variable(code, at)?)))
     }

@@ -77,8 +77,8 @@ impl Graph<'_> {
                 let is_field = place < object + of_type::BYTES;
                 is_field || (child.is_plain() && python.keys(child.start).is_some())
             }
-            _ if ty.is_tuple() && place >= object + of_object::TUPLE_ITEMS => {
-                child.is_python() && (offset - of_object::TUPLE_ITEMS) / 8 < self.items(object)
+            _ if ty.is_tuple() && place >= object + python.layout.tuple_items() => {
+                child.is_python() && (offset - python.layout.tuple_items()) / 8 < self.items(object)
             }
             _ if ty.is_dict() && offset == of_object::DICT_KEYS => is_start,
             // Nodes of ordered dicts have keys alone.

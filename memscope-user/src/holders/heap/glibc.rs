@@ -25,6 +25,7 @@ const LEAST: u64 = 16;
 /// Marks in the size of a chunk.
 const MARKS: u64 = 7;
 const BEFORE_IS_USED: u64 = 1;
+const IS_MAPPED: u64 = 2;
 /// Chunks that start in one page of 4 KiB, and one more.
 const PER_PAGE: usize = (PAGE / LEAST) as usize + 1;
 /// Most candidates of mapped blocks read for one address.
@@ -181,15 +182,16 @@ impl<'a> Glibc<'a> {
 
     /// The block that begins at an address, as its head says.
     pub(super) fn at_start(&self, address: u64) -> Option<Block> {
-        const IS_MAPPED: u64 = 2;
-        let head = self.memory.word(address.checked_sub(8)?)?;
-        let size = head & !MARKS;
+        let head = self.memory.words(address.checked_sub(HEAD)?, 2)?;
+        let size = head[1] & !MARKS;
         if size < 2 * LEAST || !size.is_multiple_of(LEAST) || !address.is_multiple_of(LEAST) || size > MAX_HEAP_BYTES {
             return None;
         }
-        // A block with a mapping of its own has no chunk behind it, the first word of which would be its last.
-        let (origin, size) =
-            if head & IS_MAPPED == 0 { (Origin::Malloc, size - 8) } else { (Origin::Mapped, size - HEAD) };
+        let (origin, size) = if head[1] & IS_MAPPED == 0 {
+            (Origin::Malloc, size - 8)
+        } else {
+            (Origin::Mapped, with_mapping(head[0], head[1])?.size)
+        };
         let is_free = origin == Origin::Malloc && self.is_freed(address, size);
         Some(Block { start: address, size, origin, is_free })
     }
@@ -210,25 +212,60 @@ impl<'a> Glibc<'a> {
             let end = start.saturating_add(*size);
             address < end && end <= mapping.end && address >= start + HEAD
         })?;
-        let in_front = self.memory.word(*start)?;
+        let in_front = self.memory.word(*start)? & !MARKS;
         let first = start.checked_add(in_front)?.checked_add(HEAD)?;
         let size = size.checked_sub(in_front)?.checked_sub(HEAD)?;
         Some(Block { start: first, size, origin: Origin::Mapped, is_free: false })
     }
 }
 
-/// The key of the first thread's cache: the first chunk of the heap is that cache, with 64 counts and then 64 lists,
-/// and the chunks that these lead to agree in their second word.
-fn key(memory: &Memory<'_>) -> Option<u64> {
-    const CACHE_BYTES: u64 = 0x290;
-    const LISTS: std::ops::Range<usize> = 18..82;
-    let heap = memory.source().mappings().iter().find(|mapping| mapping.backing == Backing::Heap)?;
-    let words = memory.words(heap.start, LISTS.end)?;
-    if words[1] & !MARKS != CACHE_BYTES {
+/// A block with a mapping of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::holders) struct WithMapping {
+    /// It has no chunk behind it, the first word of which would be its last.
+    size: u64,
+    /// With its head and what is in front of that.
+    pub(in crate::holders) mapping_bytes: u64,
+}
+
+/// Such a block, by the two words of its head: what is in front of it, and its size, marked by the second bit. With its head it fills pages; from
+/// glibc 2.43 on the size is without the head, and the first word has a mark for huge pages.
+pub(in crate::holders) fn with_mapping(before: u64, size: u64) -> Option<WithMapping> {
+    const MAX_BYTES: u64 = 1 << 40;
+    let (before, marks, size) = (before & !MARKS, size & MARKS, size & !MARKS);
+    if marks != IS_MAPPED || size < LEAST || before.max(size) > MAX_BYTES {
         return None;
     }
+    let chunk = [size, size + HEAD].into_iter().find(|chunk| (before + chunk).is_multiple_of(PAGE))?;
+    Some(WithMapping { size: chunk - HEAD, mapping_bytes: before + chunk })
+}
+
+/// The key of the first thread's cache, among the first chunks of the heap. It has as many counts as lists, and the chunks that these lead to agree
+/// in their second word. Up to glibc 2.41 it is the first chunk; later ones make it when a block is freed first.
+fn key(memory: &Memory<'_>) -> Option<u64> {
+    const FIRST: usize = 64;
+    let heap = memory.source().mappings().iter().find(|mapping| mapping.backing == Backing::Heap)?;
+    let mut at = heap.start;
+    for _ in 0..FIRST {
+        let size = memory.word(at + 8)? & !MARKS;
+        if let Some(key) = cache_key(memory, at, size) {
+            return Some(key);
+        }
+        at = at.checked_add(size).filter(|next| size >= LEAST && *next < heap.end)?;
+    }
+    None
+}
+
+fn cache_key(memory: &Memory<'_>, chunk: u64, size: u64) -> Option<u64> {
+    // 64 lists, and from 2.42 on 76; counts have two bytes.
+    let lists: u64 = match size {
+        0x290 => 64,
+        0x300 => 76,
+        _ => return None,
+    };
+    let words = memory.words(chunk + HEAD + lists * 2, lists as usize)?;
     let mut seen: HashMap<u64, usize> = HashMap::default();
-    let entries = words[LISTS].iter().filter(|entry| **entry != 0);
+    let entries = words.iter().filter(|entry| **entry != 0);
     for key in entries.filter_map(|entry| memory.word(entry.wrapping_add(8))) {
         *seen.entry(key).or_default() += 1;
     }
@@ -304,5 +341,32 @@ mod tests {
             image.put(entry + 8, if list == 1 { 7 } else { 0xabcd });
         }
         assert_eq!(key(&Memory::new(&image)), Some(0xabcd));
+    }
+
+    /// glibc 2.43: it is behind other chunks, and has more lists.
+    #[test]
+    fn the_key_of_a_later_cache() {
+        let mut image = Image::default();
+        image.heap(HEAP, 2 * PAGE);
+        for (at, size) in [(0, 0x21), (0x20, 0x301), (0x320, 0x1001)] {
+            image.put(HEAP + at + 8, size);
+        }
+        for list in 0..3 {
+            let entry = HEAP + PAGE + list * 0x40;
+            image.put(HEAP + 0x20 + 0x10 + 76 * 2 + list * 8, entry);
+            image.put(entry + 8, 0xabcd);
+        }
+        assert_eq!(key(&Memory::new(&image)), Some(0xabcd));
+    }
+
+    /// Heads of blocks with a mapping of their own, as glibc 2.36 and 2.43 write them for 300 000 bytes, and one that 2.43 aligned to 64 KiB.
+    #[test]
+    fn heads_with_a_mapping() {
+        let of = |before, size| with_mapping(before, size).map(|block| (block.size, block.mapping_bytes));
+        assert_eq!(of(0, 0x4a002), Some((0x49ff0, 0x4a000)));
+        assert_eq!(of(0, 0x49ff2), Some((0x49ff0, 0x4a000)));
+        assert_eq!(of(1, 0x49ff2), Some((0x49ff0, 0x4a000)));
+        assert_eq!(of(0x7ff0, 0xb3002), Some((0xb3000, 0xbb000)));
+        assert_eq!([of(0, 0x49fe2), of(0, 0x4a003), of(0, 2), of(!MARKS, 0x4a002)], [None; 4]);
     }
 }

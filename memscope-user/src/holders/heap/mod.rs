@@ -7,6 +7,7 @@ mod glibc;
 mod paged;
 mod pymalloc;
 
+pub(super) use self::glibc::with_mapping;
 use self::{foreign::Allocator, glibc::Glibc, paged::Paged, pymalloc::Pymalloc};
 use super::{memory::Memory, pointers::Pointers, source::Backing};
 use crate::hash::HashSet;

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::holders::{
     deadline::Allowed,
+    heap::with_mapping,
     source::{ADDRESS_END, Backing, Mapping, PAGE, Source},
 };
 
@@ -212,15 +213,11 @@ pub(in crate::holders) const fn untagged(word: u64) -> Option<u64> {
     }
 }
 
-/// A block of glibc's with a mapping of its own: its size is marked by the second bit alone, and with its head it fills
-/// pages.
+/// A block of glibc's with a mapping of its own, and the bytes of that.
 fn mapped_block(address: u64, words: &[[u8; 8]]) -> Option<(u64, u64)> {
-    const MARKS: u64 = 7;
-    const IS_MAPPED: u64 = 2;
-    const MAX_BYTES: u64 = 1 << 40;
     let word = |at: usize| words.get(at).map(|word| u64::from_le_bytes(*word));
-    let (before, size) = (word(0)?, word(1)?);
-    let bytes = (size & !MARKS).checked_add(before)?;
-    let is_whole = before < PAGE && bytes >= PAGE && bytes.is_multiple_of(PAGE) && bytes < MAX_BYTES;
-    (size & MARKS == IS_MAPPED && is_whole).then_some((address, bytes))
+    let before = word(0)?;
+    // It begins at a page, so what is in front of it is less.
+    let block = with_mapping(before, word(1)?).filter(|_| before < PAGE)?;
+    Some((address, block.mapping_bytes))
 }

@@ -1,6 +1,10 @@
 //! Frames: what functions keep while they run, by thread.
 
-use super::{Python, layout::Layout, types::Builtin};
+use super::{
+    Python,
+    layout::{Layout, of_object},
+    types::Builtin,
+};
 
 /// Most interpreters, threads and frames read.
 const MAX_INTERPRETERS: usize = 64;
@@ -146,8 +150,9 @@ impl Python<'_> {
     }
 
     fn tuple_text(&self, tuple: u64, at: u64) -> Option<String> {
-        let count = self.memory.word(tuple.checked_add(16)?)?;
-        let place = (at < count.min(MAX_VARIABLES)).then(|| tuple.checked_add(24 + at * 8)).flatten()?;
+        let count = self.memory.word(tuple.checked_add(of_object::SIZE)?)?;
+        let items = self.layout.tuple_items();
+        let place = (at < count.min(MAX_VARIABLES)).then(|| tuple.checked_add(items + at * 8)).flatten()?;
         self.text(self.memory.word(place)?)
     }
 

@@ -26,7 +26,6 @@ pub(in crate::holders) mod of_object {
     /// Number of items, if it has any.
     pub(in crate::holders) const SIZE: u64 = 16;
     pub(in crate::holders) const LIST_ITEMS: u64 = 24;
-    pub(in crate::holders) const TUPLE_ITEMS: u64 = 24;
     pub(in crate::holders) const DICT_KEYS: u64 = 32;
     pub(in crate::holders) const DICT_VALUES: u64 = 40;
     /// Behind the last field of a plain dict.
@@ -55,6 +54,11 @@ impl Layout {
     /// Size of a pool of small objects.
     pub(in crate::holders) const fn pool_bytes(&self) -> u64 {
         if self.minor >= 10 { 16 << 10 } else { 4 << 10 }
+    }
+
+    /// In a tuple: in front of its items, from 3.14 on, is its hash.
+    pub(in crate::holders) const fn tuple_items(&self) -> u64 {
+        if self.minor >= 14 { 32 } else { 24 }
     }
 
     /// Frames are objects of their own up to 3.10.

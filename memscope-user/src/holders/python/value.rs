@@ -2,7 +2,7 @@
 
 use memscope_common::python::TextState;
 
-use super::{Python, types::Builtin};
+use super::{Python, layout::of_object, types::Builtin};
 
 /// Longest text of a key that is shown.
 const SHOWN: usize = 60;
@@ -51,8 +51,8 @@ impl Python<'_> {
         match ty.builtin {
             Builtin::Int => self.number(object).map_or_else(|| "<int>".to_owned(), |number| number.to_string()),
             Builtin::Tuple if depth > 0 => {
-                let count = self.memory.word_or_0(object + 16);
-                let item = |at| self.memory.word_or_0(object + 24 + at * 8);
+                let count = self.memory.word_or_0(object + of_object::SIZE);
+                let item = |at| self.memory.word_or_0(object + self.layout.tuple_items() + at * 8);
                 let shown = (0..count.min(TUPLE_ITEMS)).map(|at| self.key_text_within(item(at), depth - 1));
                 let mut shown: Vec<String> = shown.collect();
                 if count > TUPLE_ITEMS {
