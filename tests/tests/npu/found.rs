@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memscope_tests::checkers::page::Page;
 use memscope_tests::harness::agent::Agent;
+use memscope_tests::harness::holders::{ALLOCATORS, allocator};
 use memscope_tests::harness::rows::Row;
 use memscope_tests::harness::tracer::{Run, Tracer};
 use memscope_tests::torch::bench::{Program, go_on};
@@ -169,37 +170,41 @@ fn found_while_it_works() {
 /// nothing beyond the blocks that are known. Blocks may wait for the other stream at that moment.
 #[test]
 fn found_by_an_agent() {
-    for (line, conf) in [
-        ("churn.py 1200 1000", ""),
-        ("churn.py 1200 1000", "expandable_segments:True"),
-        ("churn.py 1800 1650", ""),
-        ("churn.py 2300 2100", ""),
-    ] {
-        let program = Program::new(line).env("PYTORCH_NPU_ALLOC_CONF", conf);
-        let (mut target, folder) = program.waiting();
-        let name = std::fs::read_to_string(format!("/proc/{}/comm", target.pid())).expect("it runs");
-        let agent = Agent::start(name.trim());
-        let of = |page: &Page, metric: &str, device: u32| {
-            let labels = [("pool", "pta"), ("id", &*device.to_string())];
-            page.count(metric, &labels).unwrap_or_default()
-        };
-        let page = agent.wait_for_page("the pool", |page| {
-            [0, 1].iter().all(|device| of(page, "memscope_memory_live_bytes", *device) > 0)
-        });
-        go_on(&folder);
-        assert!(target.wait().success());
-        agent.end();
-        let truth = Truth::read(&folder);
-        let mark = truth.marks.iter().find(|mark| mark.name == "attached").expect("the moment");
-        for device in [0, 1] {
-            let metrics =
-                ["memscope_memory_live_bytes", "memscope_pool_reserved_bytes", "memscope_memory_untracked_bytes"];
-            let said = ["allocated_bytes.all.current", "reserved_bytes.all.current"].map(|key| mark.stat(device, key));
-            assert_eq!(
-                metrics.map(|metric| of(&page, metric, device)),
-                [said[0], said[1], 0],
-                "device {device}, `{conf}`"
-            );
-        }
+    let expandable = ("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True");
+    joined_by_an_agent(&Program::new("churn.py 1200 1000"));
+    joined_by_an_agent(&Program::new("churn.py 1200 1000").env(expandable.0, expandable.1));
+    joined_by_an_agent(&Program::new("churn.py 1800 1650"));
+    joined_by_an_agent(&Program::new("churn.py 2300 2100"));
+}
+
+/// No pass over the memory is made for an agent, so the starts of host blocks are those that the allocator's table of pages says.
+#[test]
+fn found_by_an_agent_with_other_allocators() {
+    for library in ALLOCATORS {
+        joined_by_an_agent(&Program::new("churn.py 1200 1000").env("LD_PRELOAD", &allocator(library)));
+    }
+}
+
+fn joined_by_an_agent(program: &Program) {
+    let (mut target, folder) = program.waiting();
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", target.pid())).expect("it runs");
+    let agent = Agent::start(name.trim());
+    let of = |page: &Page, metric: &str, device: u32| {
+        let labels = [("pool", "pta"), ("id", &*device.to_string())];
+        page.count(metric, &labels).unwrap_or_default()
+    };
+    let page = agent.wait_for_page("the pool", |page| {
+        [0, 1].iter().all(|device| of(page, "memscope_memory_live_bytes", *device) > 0)
+    });
+    go_on(&folder);
+    assert!(target.wait().success());
+    agent.end();
+    let truth = Truth::read(&folder);
+    let mark = truth.marks.iter().find(|mark| mark.name == "attached").expect("the moment");
+    for device in [0, 1] {
+        let metrics = ["memscope_memory_live_bytes", "memscope_pool_reserved_bytes", "memscope_memory_untracked_bytes"];
+        let said = ["allocated_bytes.all.current", "reserved_bytes.all.current"].map(|key| mark.stat(device, key));
+        let found = metrics.map(|metric| of(&page, metric, device));
+        assert_eq!(found, [said[0], said[1], 0], "device {device}, {program:?}");
     }
 }

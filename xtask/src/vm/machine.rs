@@ -37,6 +37,8 @@ fn command(kernel: &Kernel, image: &Path, initramfs: &Path, log: &Path) -> Comma
     // kernel had patched from the other one (the tracepoint of `do_exit`, which each start and end of a tracer switches).
     let (machine, processor, console, accelerator) = match kernel.arch.name {
         "x86_64" => ("q35", "max", "ttyS0", "tcg,thread=single"),
+        // The other one has pages of 4 and 64 KiB only, and a kernel of 16 KiB stops without a word.
+        _ if kernel.has_large_pages => ("virt", "neoverse-n1", "ttyAMA0", "tcg,thread=multi"),
         _ => ("virt", "cortex-a72", "ttyAMA0", "tcg,thread=multi"),
     };
     let mut qemu = program(format!("qemu-system-{}", kernel.arch.name));

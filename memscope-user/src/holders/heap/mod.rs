@@ -76,7 +76,7 @@ pub(super) struct Heap<'a> {
     paged: Option<Paged<'a>>,
     /// Absent where it has no heap.
     glibc: Option<Glibc<'a>>,
-    /// Blocks are known by their start alone, from the head in front of it.
+    /// Blocks are known by their start alone.
     starts_alone: bool,
 }
 
@@ -91,19 +91,26 @@ impl<'a> Heap<'a> {
         Self { memory, pointers, pymalloc, paged, glibc, starts_alone: false }
     }
 
-    /// Without a pass over the process's memory, and without a walk over its heap: `None` where another allocator than glibc's has it.
+    /// Without a pass over the process's memory, and without a walk over its heap: `None` where an unknown allocator has it.
     /// Blocks are taken at their word, so what is found by them has to be proved.
     pub(super) fn of_starts(memory: &'a Memory<'a>, none: &'a Pointers) -> Option<Self> {
-        let is_glibc = foreign::allocator(memory.source()) == Allocator::Glibc;
-        let glibc = Some(Glibc::new(memory));
-        is_glibc.then_some(Self { memory, pointers: none, pymalloc: None, paged: None, glibc, starts_alone: true })
+        let source = memory.source();
+        let (paged, glibc) = match foreign::paged(source) {
+            Some((library, make)) => (Some(Paged::of_starts(memory, library, make)?), None),
+            None if foreign::allocator(source) == Allocator::Glibc => (None, Some(Glibc::new(memory))),
+            None => return None,
+        };
+        Some(Self { memory, pointers: none, pymalloc: None, paged, glibc, starts_alone: true })
     }
 
     /// The block in use that begins at an address.
     pub(super) fn at_start(&self, address: u64) -> Option<Block> {
         let block = if self.starts_alone {
             self.memory.mapping(address).filter(|mapping| mapping.is_anonymous() && mapping.writable)?;
-            self.glibc.as_ref()?.at_start(address)
+            match &self.paged {
+                Some(paged) => paged.at_start(address),
+                None => self.glibc.as_ref()?.at_start(address),
+            }
         } else {
             self.block(address)
         };
@@ -166,7 +173,8 @@ impl<'a> Heap<'a> {
 
     /// Those of these blocks, all of one size, that are free at this moment without a mark in themselves.
     pub(super) fn free_now(&self, blocks: &[u64]) -> HashSet<u64> {
-        self.paged.as_ref().filter(|_| !blocks.is_empty()).map(|paged| paged.free_now(blocks)).unwrap_or_default()
+        let paged = self.paged.as_ref().filter(|_| !self.starts_alone && !blocks.is_empty());
+        paged.map(|paged| paged.free_now(blocks)).unwrap_or_default()
     }
 
     /// Drops cached state, so that it is read again.

@@ -40,6 +40,8 @@ const SAMPLE: usize = 256;
 /// Extents by which a layout is chosen.
 const MANY: u64 = 1 << 16;
 const AGREE: usize = 90;
+/// Most pages with pieces of one description, with room: jemalloc has 7, tcmalloc 32.
+const MAX_PAGES_OF_PIECES: u64 = 64;
 
 /// Consecutive pages with one description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +127,14 @@ pub(super) struct Paged<'a> {
 impl<'a> Paged<'a> {
     /// Finds the structures of an allocator, and proves them. `library`: its first mapping.
     pub(super) fn find(memory: &'a Memory<'a>, pointers: &Pointers, library: &Mapping, make: Make) -> Option<Self> {
+        let mut paged = Self::of_starts(memory, library, make)?;
+        let extents = paged.extents();
+        let is_known = paged.layout.learn(memory, pointers, &extents) && paged.is_proved(&extents);
+        is_known.then_some(paged)
+    }
+
+    /// Without the caches of threads, and not proved: for the starts of blocks alone.
+    pub(super) fn of_starts(memory: &'a Memory<'a>, library: &Mapping, make: Make) -> Option<Self> {
         let source = memory.source();
         let symbols = source.symbols(library)?;
         let bias = library.start.wrapping_sub(symbols.first_vaddr);
@@ -138,10 +148,18 @@ impl<'a> Paged<'a> {
                 tcmalloc_of(memory, &data, Threads { first, count })?
             }
         };
-        let mut paged = Self { memory, tree, layout, now: RefCell::default() };
-        let extents = paged.extents();
-        let is_known = paged.layout.learn(memory, pointers, &extents) && paged.is_proved(&extents);
-        is_known.then_some(paged)
+        Some(Self { memory, tree, layout, now: RefCell::default() })
+    }
+
+    /// The block that begins at an address, by the description of its pages: a free piece counts as in use.
+    pub(super) fn at_start(&self, address: u64) -> Option<Block> {
+        let bytes = self.tree.shape.page();
+        let first = address & !(bytes - 1);
+        let mut pages = (0..MAX_PAGES_OF_PIECES).map_while(|before| first.checked_sub(before * bytes));
+        let described = |page| self.layout.extent(self.memory, page, self.tree.element(self.memory, page)?);
+        let extent = pages.find_map(described).filter(|extent| address < extent.end)?;
+        let start = extent.start_of(address).filter(|start| *start == address)?;
+        Some(Block { start, size: extent.block_bytes(), origin: Origin::Malloc, is_free: extent.is_free })
     }
 
     /// Whether descriptions count as many free pieces as are marked.

@@ -44,6 +44,28 @@ fn blocks_of_jemalloc() {
     assert_eq!((of(GONE + 4 * PAGE), of(DESCRIPTIONS)), (None, None));
 }
 
+/// The starts of blocks are known without the caches of threads; a free piece counts as in use.
+#[test]
+fn starts_of_blocks() {
+    let of = |image: &Image, addresses: &[u64]| -> Vec<Option<(u64, u64)>> {
+        let (memory, none) = (Memory::new(image), Pointers::none());
+        let heap = Heap::of_starts(&memory, &none).expect("an allocator");
+        addresses.iter().map(|address| heap.at_start(*address).map(|block| (block.start, block.size))).collect()
+    };
+    let last = HEAP + 255 * PIECE;
+    // On the second page of its slab, and on the third; inside of a piece; a block, inside of it, given back, and none.
+    let jemalloc = [HEAP + 86 * PIECE, last, last + 8, LARGE, LARGE + PAGE, GONE, DESCRIPTIONS];
+    assert_eq!(
+        of(&sample::jemalloc(), &jemalloc),
+        [Some((HEAP + 86 * PIECE, PIECE)), Some((last, PIECE)), None, Some((LARGE, 4 * PAGE)), None, None, None]
+    );
+    let tcmalloc = [HEAP + PIECE, HEAP + 169 * PIECE, HEAP + 170 * PIECE, BLOCK, BLOCK + SPAN, FREE_SPAN];
+    assert_eq!(
+        of(&sample::tcmalloc(), &tcmalloc),
+        [Some((HEAP + PIECE, PIECE)), Some((HEAP + 169 * PIECE, PIECE)), None, Some((BLOCK, 2 * SPAN)), None, None]
+    );
+}
+
 /// Slabs that are just being given back, as 5.3 marks them: by the bits of 5.0 they are in use, and their sizes do not fit. Four of fourteen extents
 /// are such.
 #[test]

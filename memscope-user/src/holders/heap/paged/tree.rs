@@ -46,7 +46,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    const fn page(self) -> u64 {
+    pub(super) const fn page(self) -> u64 {
         1 << self.page_bits
     }
 
@@ -83,6 +83,14 @@ pub(super) struct Tree {
 }
 
 impl Tree {
+    /// The element of a page, if it has one.
+    pub(super) fn element(&self, memory: &Memory<'_>, page: u64) -> Option<u64> {
+        let Shape { page_bits, bits, element_bytes, .. } = self.shape;
+        let leaf = self.shape.leaf(memory, self.root, page)?;
+        let at = page >> page_bits & ((1 << bits[2]) - 1);
+        memory.word(leaf.checked_add(at * element_bytes)?).filter(|element| *element != 0)
+    }
+
     /// Calls `take` with each page of a mapping that has an element, and that element, until it returns false.
     pub(super) fn walk(&self, memory: &Memory<'_>, mut take: impl FnMut(u64, u64) -> bool) {
         let mut room = MAX_ELEMENTS;
