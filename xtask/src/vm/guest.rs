@@ -104,9 +104,11 @@ fn copy_userland(Userland { folder: from, python }: &Userland, to: &Path) -> Res
 /// The tests' scripts, which the tests find where they are in the project.
 fn copy_scripts(to: &Path) -> Result<()> {
     let project = to.join(root().strip_prefix("/").context("the project has a whole path")?);
-    make_folder(&project.join("tests"))?;
-    make_folder(&project.join("python"))?;
-    run_quietly(program("cp").arg("-rp").arg(root().join("python/tests")).arg(project.join("python")))
+    for (folder, scripts) in [("python", "tests"), ("tests", "workloads")] {
+        make_folder(&project.join(folder))?;
+        run_quietly(program("cp").arg("-rp").arg(root().join(folder).join(scripts)).arg(project.join(folder)))?;
+    }
+    Ok(())
 }
 
 fn strip(arch: &Arch, from: &Path, to: &Path) -> Result<()> {

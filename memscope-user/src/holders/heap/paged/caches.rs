@@ -8,6 +8,8 @@
 //! from 5.3:  pointer to the last piece, u64 requests, u16 low water, u16 full, u16 end of the stack
 //! ```
 
+use std::ops::Range;
+
 use super::{Extent, extent_of};
 use crate::{
     hash::HashSet,
@@ -50,13 +52,19 @@ impl Caches {
         let mut caches = Self { are_new, ..Self::default() };
         // All threads have stacks of one size.
         let mut size = None;
-        let blocks = extents.iter().filter(|extent| extent.piece == 0 && !extent.is_free);
-        for block in blocks.filter(|block| STACKS_BYTES.contains(&block.used)).take(MAX_BLOCKS) {
-            if size.is_some_and(|size| size != block.used) || caches.stacks.len() >= MAX_CACHES {
+        let fitting = extents.iter().filter(|extent| !extent.is_free && STACKS_BYTES.contains(&extent.block_bytes()));
+        // With pages of 64 KiB they are pieces of slabs.
+        let blocks = fitting.flat_map(|extent| {
+            let bytes = extent.block_bytes();
+            (0..extent.pieces()).map(move |at| extent.first + at * bytes).map(move |start| start..start + bytes)
+        });
+        for block in blocks.take(MAX_BLOCKS) {
+            let bytes = block.end - block.start;
+            if size.is_some_and(|size| size != bytes) || caches.stacks.len() >= MAX_CACHES {
                 continue;
             }
-            if caches.add(memory, pointers, block) {
-                size = Some(block.used);
+            if caches.add(memory, pointers, &block) {
+                size = Some(bytes);
             }
         }
         caches
@@ -66,9 +74,9 @@ impl Caches {
         self.bins.is_empty()
     }
 
-    fn add(&mut self, memory: &Memory<'_>, pointers: &Pointers, block: &Extent) -> bool {
-        let found = pointers.all_to(block.first..block.first + block.used, MAX_POINTERS);
-        let outside = found.into_iter().filter(|pointer| !(block.start..block.end).contains(&pointer.place));
+    fn add(&mut self, memory: &Memory<'_>, pointers: &Pointers, block: &Range<u64>) -> bool {
+        let found = pointers.all_to(block.clone(), MAX_POINTERS);
+        let outside = found.into_iter().filter(|pointer| !block.contains(&pointer.place));
         let mut places: Vec<u64> = outside.map(|pointer| pointer.place).collect();
         if places.len() < MIN_BINS {
             return false;
@@ -84,17 +92,20 @@ impl Caches {
             return false;
         }
         self.bins.extend(rows);
-        self.stacks.push(block.first);
+        self.stacks.push(block.start);
         true
     }
 
-    /// Whether the stacks of the bins lie behind each other in the block.
-    fn is_of(&self, memory: &Memory<'_>, block: &Extent, bins: Bins) -> bool {
-        let end = block.first + block.used;
-        let mut from = block.first;
+    /// Whether the stacks of the bins lie behind each other in the block. Those of pieces that are too large for a cache have no room and
+    /// are at its start.
+    fn is_of(&self, memory: &Memory<'_>, block: &Range<u64>, bins: Bins) -> bool {
+        let mut from = block.start;
         (0..bins.count as u64).all(|at| {
             let Some((start, behind)) = self.stack(memory, bins.place + at * BIN_BYTES) else { return false };
-            let fits = from <= start && start <= behind && behind <= end;
+            if (start, behind) == (block.start, block.start) {
+                return true;
+            }
+            let fits = from <= start && start <= behind && behind <= block.end;
             from = behind;
             fits
         })

@@ -85,6 +85,20 @@ fn slabs_of_jemalloc_in_transition() {
     );
 }
 
+/// With pages of 64 KiB the stacks of a cache are a piece of a slab, and bins for pieces that no cache takes have no room, at the start of the stacks.
+#[test]
+fn caches_with_large_pages() {
+    let mut image = sample::jemalloc();
+    let description = DESCRIPTIONS + 9 * 128;
+    image.put(description, 1 << 12 | 36 << 20);
+    for bin in (BINS + 24 * 24..).step_by(24).take(5) {
+        image.put(bin, STACKS);
+        image.put(bin + 16, (STACKS & 0xffff) << 32);
+    }
+    let piece = |at: u64, is_free| Some((HEAP + at * PIECE, PIECE, is_free));
+    assert_eq!(blocks(&image, &[HEAP + 96, HEAP + 144]), [piece(2, true), piece(3, false)]);
+}
+
 #[test]
 fn blocks_of_tcmalloc() {
     let image = sample::tcmalloc();
