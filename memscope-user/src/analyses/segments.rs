@@ -2,7 +2,7 @@
 //!
 //! A driver block with a pool's block in it. Pools get a segment right before they use it, so only the last driver
 //! blocks are searched: at most [`MAX_RECENT`] that no pool has used yet. A block that a pool first uses later counts
-//! as the program's.
+//! as the program's. One that was found at the attach is in the pool's own list of its segments.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -27,13 +27,18 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// A block is allocated. Driver blocks that turn out to be segments by it are passed to `found`.
-    pub(super) fn came(&mut self, block: &Block, found: &mut dyn FnMut(Block)) {
-        if block.pool.is_driver() {
+    /// A block is allocated. Whether it is known to be a segment; driver blocks that turn out to be segments by it are passed to `found`.
+    pub(super) fn came(&mut self, block: &Block, found: &mut dyn FnMut(Block)) -> bool {
+        let is_driver = block.pool.is_driver();
+        if is_driver && block.found && self.numbers.len() < MAX_SEGMENTS {
+            return self.numbers.insert(block.allocation_id);
+        }
+        if is_driver {
             self.add(block);
         } else if !block.pool.is_host() {
             self.used_by_pool(block, found);
         }
+        false
     }
 
     /// Memory behind a handle is mapped.

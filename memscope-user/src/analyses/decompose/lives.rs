@@ -180,7 +180,7 @@ impl Lives {
     pub(in crate::analyses) fn came(&mut self, event: &Event, alloc: &Alloc, kept: bool) -> Option<Came> {
         let block = &alloc.block;
         let on = self.devices.at(event.pid, block.device);
-        self.segments.entry(event.pid).or_default().came(block, &mut |segment| {
+        let is_segment = self.segments.entry(event.pid).or_default().came(block, &mut |segment| {
             if let Some(live) = on.live.get_mut(&segment.allocation_id) {
                 live.is_segment = true;
             }
@@ -200,7 +200,7 @@ impl Lives {
                 module_id: block.module_id,
                 stack: !block.stacks.is_empty(),
                 held_as: block.held_as,
-                is_segment: false,
+                is_segment,
                 born: on.phases.counts,
                 size_bytes: block.size_bytes,
                 time_ns: event.time_ns,

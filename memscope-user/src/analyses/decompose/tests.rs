@@ -507,6 +507,19 @@ fn restored_blocks_go_on() {
     assert_eq!((part.peak_bytes, part.peak_blocks, part.end_bytes, found.peak_bytes), (250, 2, 100, 250));
 }
 
+/// Segments found at the attach are the pool's own, with a live block or without.
+#[test]
+fn found_segments_without_a_block() {
+    let mut script = Script::new(1, NPU0);
+    script.older(pools::HAL, 0x10_0000, 2 * MIB).older(pools::HAL, 0x80_0000, MIB);
+    script.older(pools::PTA, 0x10_0000, 512).step(1).step(2).step(3).free(pools::HAL, 0x80_0000);
+    let found = found(&script, RuleSet::builtin());
+    let driver = found.iter().find(|found| found.pool == pools::HAL).expect("the driver");
+    let [part] = &driver.parts[..] else { panic!("{driver:#?}") };
+    assert_eq!((part.component.as_str(), part.rule.as_str(), part.blocks), ("pool_segment", "pool-in-it", 2));
+    assert_eq!((part.peak_bytes, part.end_bytes), (3 * MIB, 2 * MIB));
+}
+
 /// The pool's own figure includes blocks from before the trace.
 #[test]
 fn older_blocks_are_untracked() {

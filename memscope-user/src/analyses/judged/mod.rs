@@ -114,10 +114,16 @@ impl Analysis for Judged {
         };
         let mut sight = Sight::All;
         match &event.kind {
-            EventKind::Alloc(Alloc { block, .. }) => segments.came(block, &mut |segment| {
-                let moved = Event { kind: EventKind::Free(moved(segment)), stacks: segment.stacks, ..event.clone() };
-                pass(&moved, Sight::WithoutSegments);
-            }),
+            EventKind::Alloc(Alloc { block, .. }) => {
+                let is_segment = segments.came(block, &mut |segment| {
+                    let moved =
+                        Event { kind: EventKind::Free(moved(segment)), stacks: segment.stacks, ..event.clone() };
+                    pass(&moved, Sight::WithoutSegments);
+                });
+                if is_segment {
+                    sight = Sight::WithSegments;
+                }
+            }
             EventKind::Free(Free { block, .. }) if block.pool.is_driver() && segments.ends(block) => {
                 sight = Sight::WithSegments;
             }

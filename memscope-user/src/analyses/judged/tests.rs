@@ -376,6 +376,23 @@ fn exits_are_known_where_a_filter_leaves_out_their_blocks() {
     }
 }
 
+/// A segment of before the attach is the pool's own, also without a block in it: the exit frees it as such.
+#[test]
+fn found_segments_are_the_pools_own() {
+    let (mut script, losses) = training(40, usize::MAX);
+    script.older(pools::HAL, 0x9000_0000, MIB).step(41);
+    let (first, last) = losses.split_at(20);
+    for loss in first {
+        script.free(pools::PTA, *loss);
+    }
+    script.free(pools::HAL, 0x9000_0000);
+    exit_in_order(&mut script, last, false);
+    let span = judge(&script, 1_000_000).span.expect("an exit");
+    let of_driver = span.freed.iter().find(|freed| freed.pool == pools::HAL).expect("the driver's");
+    assert_eq!((of_driver.blocks, of_driver.segments), (0, LiveSum { blocks: 1, size_bytes: MIB }));
+    assert_eq!(span.exit.freed_blocks, 41);
+}
+
 /// What the exit frees of the host's memory is a sum of its own; the exit is that of the device's blocks.
 #[test]
 fn memory_of_the_host_that_the_exit_frees_is_counted() {
