@@ -241,14 +241,18 @@ pub(in crate::holders) fn with_mapping(before: u64, size: u64) -> Option<WithMap
 }
 
 /// The key of the first thread's cache, among the first chunks of the heap. It has as many counts as lists, and the chunks that these lead to agree
-/// in their second word. Up to glibc 2.41 it is the first chunk; later ones make it when a block is freed first.
+/// in their second word. Up to glibc 2.41 it is the first chunk; later ones make it when a block is freed first, and then other blocks of its size may be
+/// in front of it: what these lead to has no random number there.
 fn key(memory: &Memory<'_>) -> Option<u64> {
     const FIRST: usize = 64;
     let heap = memory.source().mappings().iter().find(|mapping| mapping.backing == Backing::Heap)?;
     let mut at = heap.start;
     for _ in 0..FIRST {
         let size = memory.word(at + 8)? & !MARKS;
-        if let Some(key) = cache_key(memory, at, size) {
+        let key = cache_key(memory, at, size);
+        if let Some((key, _)) =
+            key.filter(|(key, count)| at == heap.start || *count > 1 && memory.mapping(*key).is_none())
+        {
             return Some(key);
         }
         at = at.checked_add(size).filter(|next| size >= LEAST && *next < heap.end)?;
@@ -256,7 +260,8 @@ fn key(memory: &Memory<'_>) -> Option<u64> {
     None
 }
 
-fn cache_key(memory: &Memory<'_>, chunk: u64, size: u64) -> Option<u64> {
+/// The key of a chunk that may be a cache, and how many lists agree in it: more than half.
+fn cache_key(memory: &Memory<'_>, chunk: u64, size: u64) -> Option<(u64, usize)> {
     // 64 lists, and from 2.42 on 76; counts have two bytes.
     let lists: u64 = match size {
         0x290 => 64,
@@ -269,7 +274,8 @@ fn cache_key(memory: &Memory<'_>, chunk: u64, size: u64) -> Option<u64> {
     for key in entries.filter_map(|entry| memory.word(entry.wrapping_add(8))) {
         *seen.entry(key).or_default() += 1;
     }
-    seen.into_iter().max_by_key(|(_, count)| *count).map(|(key, _)| key).filter(|key| *key != 0)
+    let entries = seen.values().sum::<usize>();
+    seen.into_iter().find(|(key, count)| *key != 0 && count * 2 > entries)
 }
 
 #[cfg(test)]
@@ -357,6 +363,26 @@ mod tests {
             image.put(entry + 8, 0xabcd);
         }
         assert_eq!(key(&Memory::new(&image)), Some(0xabcd));
+    }
+
+    /// A block of the same size that leads to objects of one type is no cache: their second word is an address. Nor is one that leads to a single one.
+    #[test]
+    fn what_looks_like_a_cache() {
+        const OBJECTS: u64 = HEAP + PAGE;
+        let with = |second_words: &[u64]| {
+            let mut image = Image::default();
+            image.heap(HEAP, 2 * PAGE);
+            for (at, size) in [(0, 0x21), (0x20, 0x301), (0x320, 0x1001)] {
+                image.put(HEAP + at + 8, size);
+            }
+            for (at, word) in (0..).step_by(0x40).zip(second_words) {
+                image.put(HEAP + 0x20 + 0x10 + 76 * 2 + at / 8, OBJECTS + at);
+                image.put(OBJECTS + at + 8, *word);
+            }
+            key(&Memory::new(&image))
+        };
+        assert_eq!(with(&[0xabcd, 0xabcd, 7]), Some(0xabcd));
+        assert_eq!([with(&[HEAP + 0x400; 3]), with(&[0xabcd]), with(&[1, 2, 3])], [None; 3]);
     }
 
     /// Heads of blocks with a mapping of their own, as glibc 2.36 and 2.43 write them for 300 000 bytes, and one that 2.43 aligned to 64 KiB.

@@ -155,6 +155,10 @@ fn read(graph: &Graph<'_>, device: &Device, learnt: Option<&Learnt>) -> Option<R
                 None => continue,
             },
         };
+        // Nothing more than before: without a pass nothing points upwards.
+        if known.is_some() && owners.is_empty() {
+            continue;
+        }
         let reading = reading::read(graph, device, fields, &owners, learnt);
         if reading.is_proved {
             return Some(reading);

@@ -59,6 +59,11 @@ impl Shape {
         self.page_bits + self.bits[1] + self.bits[2]
     }
 
+    /// Where a page has its element in its leaf.
+    const fn in_leaf(self, page: u64) -> u64 {
+        page >> self.page_bits & ((1 << self.bits[2]) - 1)
+    }
+
     /// The leaf of an address.
     fn leaf(self, memory: &Memory<'_>, root: u64, address: u64) -> Option<u64> {
         let is_node = |node: &u64| *node != 0 && node.is_multiple_of(8) && *node < ADDRESS_END;
@@ -85,10 +90,9 @@ pub(super) struct Tree {
 impl Tree {
     /// The element of a page, if it has one.
     pub(super) fn element(&self, memory: &Memory<'_>, page: u64) -> Option<u64> {
-        let Shape { page_bits, bits, element_bytes, .. } = self.shape;
         let leaf = self.shape.leaf(memory, self.root, page)?;
-        let at = page >> page_bits & ((1 << bits[2]) - 1);
-        memory.word(leaf.checked_add(at * element_bytes)?).filter(|element| *element != 0)
+        let place = leaf.checked_add(self.shape.in_leaf(page) * self.shape.element_bytes)?;
+        memory.word(place).filter(|element| *element != 0)
     }
 
     /// Calls `take` with each page of a mapping that has an element, and that element, until it returns false.
@@ -134,11 +138,10 @@ impl Tree {
         while from < mapping.end {
             let end = ((from & !(of_leaf - 1)) + of_leaf).min(mapping.end);
             if let Some(leaf) = self.shape.leaf(memory, self.root, from) {
-                let first = from >> page_bits & ((1 << bits[2]) - 1);
                 let count = (end - from).div_ceil(self.shape.page());
                 let Some(left) = room.checked_sub(count) else { return false };
                 *room = left;
-                let start = leaf.saturating_add(first * element_bytes);
+                let start = leaf.saturating_add(self.shape.in_leaf(from) * element_bytes);
                 for (place, word) in present_words(memory, start..start.saturating_add(count * element_bytes)) {
                     let into = place - start;
                     let is_pointer = into.is_multiple_of(element_bytes) && word != 0;
