@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import random
+import struct
 import sys
 import threading
 import weakref
@@ -144,6 +145,16 @@ both = [block("two holders", "__main__.both[0]")]
 also = {"second": {"deeper": both[0]}}
 freed = [block("freed", NOTHING)]
 del freed
+
+
+# C's memory does not show whether a word in it holds an object: the object's count of references does.
+noted = {"x": block("a left-over beside it", "__main__.noted['x']")}
+left_over, owner = ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
+struct.pack_into("Q", left_over, 64, id(noted))
+owned = {"x": block("memory of C", "__main__.owner → ctypes.c_char_Array_256['x']")}
+struct.pack_into("Q", owner, 64, id(owned))
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(owned))
+del owned
 
 
 def worker():

@@ -503,7 +503,7 @@ mod tests {
         let power = sample.cpp("N5torch8autograd9generated12PowBackward0E", &[1, 0, saved]);
         let edges = sample.block(32);
         sample.image.put(edges, power);
-        let mean = sample.cpp("N5torch8autograd9generated13MeanBackward0E", &[1, edges, edges + 16]);
+        let mean = sample.cpp("N5torch8autograd9generated13MeanBackward0E", &[1, edges, edges + 16, edges + 16]);
         let loss_meta = sample.meta(0, mean);
         let loss = sample.tensor(DEVICE + 3 * 4096);
         let implementation = sample.image_word(loss + 24);
@@ -521,6 +521,51 @@ mod tests {
         let purposes: Vec<_> = found.purposes.iter().map(|it| (it.held_as, it.sum.blocks, it.sum.size_bytes)).collect();
         let expected = [(None, 2, 1024), (Some(HeldAs::Activation), 1, 512), (Some(HeldAs::Gradient), 1, 512)];
         assert_eq!(purposes, expected);
+    }
+
+    /// Functions of a graph are held by the words of a vector, up to its end, and by nothing else where they count no more.
+    #[test]
+    fn left_overs_of_graphs_hold_nothing() {
+        let mut sample = Sample::new();
+        let function = |sample: &mut Sample, at: u64, count: u64| {
+            let address = DEVICE + at * 4096;
+            let storage = sample.cpp("N3c1011StorageImplE", &[1, address, address, 0]);
+            let saved = sample.cpp("N3c1010TensorImplE", &[1, storage, 0, 0]);
+            sample.cpp("N5torch8autograd9generated12PowBackward0E", &[1 << 32 | count, 0, saved])
+        };
+        let [next, behind, apart, counted] = [0, 1, 2, 3].map(|at| function(&mut sample, at, 1));
+        let twice = function(&mut sample, 4, 2);
+        let (edges, others) = (sample.block(32), sample.block(32));
+        for (place, to) in [(edges, next), (edges + 8, counted), (edges + 16, behind), (others, apart)] {
+            sample.image.put(place, to);
+        }
+        let more = sample.block(32);
+        sample.image.put(more, twice);
+        let words = [1 << 32 | 1, edges, edges + 16, edges + 16, others, 0, 0, more, more + 8, more + 8];
+        let mean = sample.cpp("N5torch8autograd9generated13MeanBackward0E", &words);
+        let graph = |sample: &mut Sample, mean: u64| {
+            let meta = sample.meta(0, mean);
+            let loss = sample.tensor(DEVICE + 9 * 4096 + mean);
+            let implementation = sample.image_word(loss + 24);
+            sample.image.put(implementation + 24, meta);
+            loss
+        };
+        let loss = graph(&mut sample, mean);
+        // Words in a function without a type, as of a queue: to one that counts the vector's word alone, and to one that counts one more.
+        let other = sample.cpp("N5torch8autograd6EngineE", &[0, counted, twice]);
+        let other_loss = graph(&mut sample, other);
+        sample.module("__main__", &[("loss", loss), ("other", other_loss)]);
+        let blocks = [0, 1, 2, 3, 4].map(|at| DEVICE + at * 4096);
+        let which = |at: u64| Which::These(vec![Asked { address: at, size_bytes: Some(512), allocated_at: None }]);
+        let paths = blocks.map(|at| {
+            let question = Question { which: which(at), paths: 3, keys: true };
+            let found = look::look(&sample.image, &question).expect("an answer");
+            found.groups.into_iter().flat_map(|group| group.held_by).map(|way| way.path).collect::<Vec<_>>()
+        });
+        let (mean, engine) = ("__main__.loss → MeanBackward0 → PowBackward0", "__main__.other → Engine → PowBackward0");
+        assert_eq!(paths.clone().map(|paths| paths.len()), [1, 0, 0, 1, 2], "{paths:?}");
+        assert_eq!([&paths[0][0], &paths[3][0]], [mean; 2]);
+        assert_eq!([&paths[4][0], &paths[4][1]], [engine, mean]);
     }
 
     /// Left-overs in objects of C++: sizes of a tensor without any, and the text of an empty name. Each word holds when it lies where

@@ -78,7 +78,7 @@ fn works_meanwhile(variables: &[(&str, &str)]) {
     }
 }
 
-/// Makes sure that a second holder is named as well, that keys can be left out, and that no key reaches the terminal as it is.
+/// Makes sure that a second holder is named as well and a left-over is not, that keys can be left out, and that no key reaches the terminal as it is.
 #[test]
 fn second_holders_and_keys() {
     let newest = interpreters().pop().expect("an interpreter");
@@ -88,6 +88,9 @@ fn second_holders_and_keys() {
     let both = of("two holders");
     let found = said(&ask(target.pid(), &[&blocks(std::slice::from_ref(&both))]));
     assert_eq!(found[&both.address], ["__main__.both[0]", "__main__.also['second']['deeper']"]);
+    let beside = of("a left-over beside it");
+    let found = said(&ask(target.pid(), &[&blocks(std::slice::from_ref(&beside))]));
+    assert_eq!(found[&beside.address], [beside.path]);
     let keyed = of("dict in a dict");
     let found = said(&ask(target.pid(), &[&blocks(std::slice::from_ref(&keyed)), "--no-keys"]));
     assert_eq!(found[&keyed.address], ["__main__.cache[…][…]"]);

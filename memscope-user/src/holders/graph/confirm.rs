@@ -34,7 +34,9 @@ impl Graph<'_> {
     fn still_holds(&self, step: &Step, below: Option<&Step>, child: &Node) -> bool {
         let Some(below) = below else { return search::may_have_address(step) };
         let has_object = below.parent.is_plain() && self.leads_to_object(below);
-        self.admits(step, child) && (!child.is_plain() || self.is_owned(step, below.place, has_object))
+        self.admits(step, child)
+            && !self.is_left_over(step, child)
+            && (!child.is_plain() || self.is_owned(step, below.place, has_object))
     }
 
     fn leads_to_object(&self, step: &Step) -> bool {

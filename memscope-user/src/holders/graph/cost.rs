@@ -67,7 +67,7 @@ impl Graph<'_> {
     }
 
     /// Globals of functions and frames: the module names them better. Fields of a generator: its variables do.
-    fn is_redundant(&self, object: u64, ty: &Type, step: &Step) -> bool {
+    pub(super) fn is_redundant(&self, object: u64, ty: &Type, step: &Step) -> bool {
         let Some(python) = self.python else { return false };
         let offset = step.place.wrapping_sub(object);
         match ty.builtin {
@@ -83,7 +83,7 @@ impl Graph<'_> {
         }
     }
 
-    fn is_nameless(object: u64, ty: &Type, step: &Step) -> bool {
+    pub(super) fn is_nameless(object: u64, ty: &Type, step: &Step) -> bool {
         let offset = step.place.wrapping_sub(object);
         if step.place < object || ty.field(offset).is_some() || ty.dict_offset == offset as i64 {
             return false;

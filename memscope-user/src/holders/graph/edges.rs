@@ -132,7 +132,7 @@ impl Graph<'_> {
             Builtin::Method => "__func__",
             Builtin::Function if offset == python.layout.function_defaults() => "__defaults__",
             // A tensor has its implementation there.
-            _ if ty.name.ends_with("Tensor") || ty.name.ends_with("Parameter") => return Edge::Nothing,
+            _ if rules::is_python_tensor(ty) => return Edge::Nothing,
             _ => return Edge::Nameless,
         };
         Edge::Says(Segment::Attribute(name.to_owned()))

@@ -5,10 +5,7 @@
 
 use std::rc::Rc;
 
-use super::{
-    Graph, Kind, Step,
-    rules::{is_storage, is_tensor},
-};
+use super::{Graph, Kind, Step};
 use crate::hash::{HashMap, HashSet};
 
 impl Graph<'_> {
@@ -22,21 +19,16 @@ impl Graph<'_> {
         let held = held(parents, |start| nodes.get(&start).is_some_and(|step| step.parent.is_plain()));
         let mut sees_python = false;
         let are_counted = nodes.iter().filter(|(start, _)| parents.contains_key(*start)).all(|(start, step)| {
-            let are_known = |counter: u64| {
-                let known = references(&parents[start], &held);
-                self.memory.word(counter).is_some_and(|count| u64::from(count as u32) <= known)
-            };
-            match &step.parent.kind {
-                Kind::Python { object, .. } => {
+            let are_known = |count: u64| count <= references(&parents[start], &held);
+            match (&step.parent.kind, self.references(&step.parent)) {
+                (Kind::Python { .. }, count) => {
                     sees_python = true;
-                    // CPython's `ob_refcnt` comes first; from 3.12 on it has 32 bits.
-                    are_known(*object)
+                    count.is_some_and(are_known)
                 }
-                // Tensors and storages are counted, too (c10/util/intrusive_ptr.h): strong references have the lower 32 bits.
-                Kind::Cpp(class) if is_tensor(class) || is_storage(class) => are_known(start + 8),
-                Kind::Cpp(_) => held.contains(start),
+                (Kind::Cpp(_), Some(count)) => are_known(count),
+                (Kind::Cpp(_), None) => held.contains(start),
                 // Left-overs.
-                Kind::Plain | Kind::Root(_) => true,
+                (Kind::Plain | Kind::Root(_), _) => true,
             }
         });
         are_counted && sees_python

@@ -5,6 +5,7 @@
 
 mod confirm;
 mod cost;
+mod counts;
 mod deques;
 mod edges;
 mod garbage;

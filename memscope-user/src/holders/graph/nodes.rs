@@ -130,6 +130,7 @@ impl Graph<'_> {
         });
         let mut steps: Vec<Step> = steps.filter(|step| self.admits(step, node)).collect();
         steps.extend(self.deque_of(node));
+        self.drop_left_overs(node, &mut steps);
         steps
     }
 }

@@ -9,8 +9,12 @@ const STORAGE_BYTES: u64 = 0x20;
 /// A tensor's head: references, storage, autograd's data, its object of Python (c10/core/TensorImpl.h, 2.1 to 2.14). Behind it lie the
 /// sizes and strides of up to five dimensions: a tensor with fewer leaves old contents there.
 const TENSOR_HEAD_BYTES: u64 = 0x48;
+/// Counts of references to a tensor or a storage: strong ones in the lower 32 bits (`c10/util/intrusive_ptr.h`).
+pub(super) const COUNTS: u64 = 8;
 /// The gradient in autograd's data, behind a name (torch/csrc/autograd/variable.h): a string of 8 or of 32 bytes, by the ABI of C++.
 const GRADIENT: [u64; 2] = [0x10, 0x28];
+/// Behind it: the function that made the tensor.
+pub(super) const MADE_BY: [u64; 2] = [GRADIENT[0] + 8, GRADIENT[1] + 8];
 /// Where a short string has its text, and where that ends: old contents behind it.
 const SHORT_NAME: [u64; 2] = [0x18, 0x28];
 /// In front of an object's head: the collector's words and those of a managed dict.
@@ -34,8 +38,23 @@ pub(super) fn is_autograd_meta(class: &str) -> bool {
     class.ends_with("AutogradMeta")
 }
 
+/// Whether an object of Python is a tensor.
+pub(super) fn is_python_tensor(ty: &Type) -> bool {
+    ty.name.ends_with("Tensor") || ty.name.ends_with("Parameter")
+}
+
 pub(super) fn is_autograd(class: &str) -> bool {
     class.contains("autograd")
+}
+
+/// A function that `PyTorch` generates: its class is known to keep nothing in memory of unknown make but vectors.
+fn is_generated(class: &str) -> bool {
+    class.contains("autograd::generated::")
+}
+
+/// Whether a class is a function of autograd's graph.
+pub(super) fn is_function(class: &str) -> bool {
+    is_generated(class) || is_autograd(class) && ["Node", "AccumulateGrad", ">"].iter().any(|end| class.ends_with(end))
 }
 
 /// Functions written in Python have an object of it.
@@ -149,8 +168,21 @@ impl Graph<'_> {
         if is_autograd_meta(class) && !self.admits_meta(step.parent.start, offset, child) {
             return false;
         }
+        // Room for a second input is part of each function, and not cleared.
+        if is_generated(class) && child.is_plain() && self.vector_end(step).is_none() {
+            return false;
+        }
         // Padding is not cleared: of autograd's nodes those written in Python alone have objects of Python.
         !(is_autograd(class) && !is_python_function(class) && child.is_python())
+    }
+
+    /// Where the items of a vector end, if a step is by one: its first three words are where they begin, where they end, and where its room does.
+    fn vector_end(&self, step: &Step) -> Option<u64> {
+        let block = self.heap.block(step.value).filter(|block| block.start == step.value)?;
+        let words = self.memory.words(step.place, 3)?;
+        let (end, room) = (words[1], words[2]);
+        let is_vector = words[0] == step.value && step.value <= end && end <= room && room <= block.start + block.size;
+        is_vector.then_some(end)
     }
 
     /// Whether a storage's word is its data on the host, which are numbers: unlike the owner of borrowed data, they are their own context.
@@ -159,10 +191,19 @@ impl Graph<'_> {
         self.heap.block(step.value).is_some() && beside.iter().any(|place| self.memory.word(*place) == Some(step.value))
     }
 
-    /// Whether a tensor's implementation owns its object of Python: else that owns the implementation, and only the lowest bit says it
-    /// (c10/core/impl/PyObjectSlot.h).
+    /// Whether a tensor's implementation owns its object of Python. Up to `PyTorch` 2.9 the lowest bit of its address says it, and that object owns nothing
+    /// then (`c10/core/impl/PyObjectSlot.h`). Later, the implementation keeps the object while it is held by more than that (`c10/util/intrusive_ptr.h`).
     pub(super) fn owns_object(&self, step: &Step) -> bool {
-        self.memory.word(step.place).is_some_and(|word| word & 1 == 1)
+        const HAS_OBJECT: u64 = 1 << 63;
+        let counts = self.memory.word_or_0(step.parent.start + COUNTS);
+        let is_tagged = self.memory.word(step.place).is_some_and(|word| word & 1 == 1);
+        is_tagged || (counts & HAS_OBJECT != 0 && counts as u32 > 1)
+    }
+
+    /// Whether a tensor's object of Python owns its implementation.
+    pub(super) fn owns_tensor(&self, object: u64, tensor: &Node) -> bool {
+        let head = self.memory.words(tensor.start, (TENSOR_HEAD_BYTES / 8) as usize);
+        head.is_some_and(|words| !words.contains(&(object | 1)))
     }
 
     /// Whether a word of autograd's data of a tensor holds the child.
@@ -178,7 +219,9 @@ impl Graph<'_> {
     /// Whether a word of plain memory counts, by the owner of that memory: `step` leads from it up, and `place` is the
     /// word. `has_object`: the word points at an object of Python.
     pub(super) fn is_owned(&self, step: &Step, place: u64, has_object: bool) -> bool {
-        let (Kind::Python { object, ty }, Some(python)) = (&step.parent.kind, self.python) else { return true };
+        let (Kind::Python { object, ty }, Some(python)) = (&step.parent.kind, self.python) else {
+            return self.vector_end(step).is_none_or(|end| place < end);
+        };
         let object = *object;
         let is_container =
             ty.holds_objects_alone() || matches!(ty.builtin, Builtin::Deque | Builtin::Set) || step.place < object;
@@ -234,6 +277,11 @@ impl Graph<'_> {
         };
         let at = locals.and_then(|(locals, code)| Some((code, step.place.checked_sub(locals)? / 8)));
         at.is_some_and(|(code, at)| python.variable(code, at) == Variable::Unnamed)
+    }
+
+    /// Whether a word is an item of a vector of an object of C++, which `step` leads up to.
+    pub(super) fn is_in_vector(&self, step: &Step, place: u64) -> bool {
+        step.parent.class().is_some() && self.vector_end(step).is_some_and(|end| place < end)
     }
 
     /// Whether a word points at a key, not at a value.

@@ -5,6 +5,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    ops::Range,
     rc::Rc,
 };
 
@@ -13,6 +14,7 @@ use crate::{
     hash::HashMap,
     holders::{
         memory::Memory,
+        pointers::Pointers,
         source::{Backing, Mapping, PAGE},
     },
 };
@@ -26,8 +28,14 @@ const LEAST: u64 = 16;
 const MARKS: u64 = 7;
 const BEFORE_IS_USED: u64 = 1;
 const IS_MAPPED: u64 = 2;
-/// Chunks that start in one page of 4 KiB, and one more.
-const PER_PAGE: usize = (PAGE / LEAST) as usize + 1;
+/// Where chunks do not fit together: how far back the reading begins again, the first time, the second time, ...
+const PAGES_BACK: [usize; 4] = [1, 4, 16, 64];
+/// Most such places in one heap.
+const MAX_TORN: u32 = 256;
+/// How far in front of an address a head is searched for.
+const MAX_BACK: u64 = 4096;
+/// An object of Python begins up to here behind the start of its block.
+const OBJECT_AT: u64 = 32;
 /// Most candidates of mapped blocks read for one address.
 const MAX_CANDIDATES: usize = 64;
 /// Behind the heap's own description comes that of its arena; its size differs between versions.
@@ -46,6 +54,78 @@ struct Chunks {
 
 /// No chunk starts there.
 const NONE: u16 = u16::MAX;
+
+impl Chunks {
+    fn page(&self, at: u64) -> usize {
+        ((at - self.start) / PAGE) as usize
+    }
+
+    /// Notes that a chunk starts there. Call it in order.
+    fn add(&mut self, at: u64) {
+        let page = self.page(at);
+        if self.firsts[page] == NONE {
+            self.firsts[page] = ((at - self.start) % PAGE) as u16;
+        }
+    }
+
+    /// The last known start of a chunk that is so many pages before an address, or more.
+    fn before(&self, address: u64, pages: usize) -> Option<u64> {
+        let last = self.page(address.checked_sub(HEAD).filter(|at| (self.start..self.end).contains(at))?);
+        let known = self.firsts.get(..=last.checked_sub(pages)?)?.iter().enumerate().rev();
+        let starts = known.filter(|(_, first)| **first != NONE);
+        let mut starts = starts.map(|(page, first)| self.start + page as u64 * PAGE + u64::from(*first));
+        starts.find(|start| start + HEAD <= address)
+    }
+
+    /// Drops the starts of chunks in a range.
+    fn forget(&mut self, range: Range<u64>) {
+        let pages = self.page(range.start)..=self.page(range.end);
+        self.firsts[pages].fill(NONE);
+    }
+
+    /// The chunk with an address among those from `at` on, by their sizes: its start, and that of the next one.
+    fn follow(&self, mut at: u64, address: u64, mut size: impl FnMut(u64) -> Option<u64>) -> Option<(u64, u64)> {
+        while address >= at + HEAD {
+            let next = at + size(at).filter(|size| is_size(*size, self.end - at))?;
+            // A block has the first word of the next chunk as its last.
+            if address < next + 8 {
+                return Some((at, next));
+            }
+            at = next;
+        }
+        None
+    }
+}
+
+/// Whether a chunk can have a size, where so many bytes are left.
+const fn is_size(size: u64, left: u64) -> bool {
+    size >= LEAST && size.is_multiple_of(LEAST) && size <= left
+}
+
+/// A piece of a heap, read at once.
+struct Window<'a> {
+    memory: &'a Memory<'a>,
+    end: u64,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window<'_> {
+    /// Size of the chunk at an address; 0 where nothing can be read.
+    fn size(&mut self, at: u64) -> u64 {
+        const WINDOW: u64 = 1 << 20;
+        let into = at.checked_sub(self.start).filter(|into| into + HEAD <= self.bytes.len() as u64);
+        let into = into.unwrap_or_else(|| {
+            self.start = at & !(PAGE - 1);
+            self.bytes.resize(WINDOW.min((self.end - self.start).next_multiple_of(PAGE)) as usize, 0);
+            let got = self.memory.source().read(self.start, &mut self.bytes);
+            self.bytes.truncate(got);
+            at - self.start
+        });
+        let size = self.bytes.get(into as usize + 8..).and_then(|rest| rest.first_chunk());
+        size.map_or(0, |size| u64::from_le_bytes(*size) & !MARKS)
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Glibc<'a> {
@@ -120,57 +200,58 @@ impl<'a> Glibc<'a> {
     }
 
     fn walk(&self, start: u64, end: u64) -> Chunks {
-        const WINDOW: u64 = 1 << 20;
         let pages = ((end - start) / PAGE + 1) as usize;
         let mut chunks = Chunks { start, end, firsts: vec![NONE; pages], walked: end };
-        let mut at = start;
-        let (mut window, mut window_start) = (Vec::new(), 0);
+        let mut window = Window { memory: self.memory, end, start, bytes: Vec::new() };
+        let (mut at, mut furthest) = (start, start);
+        let (mut tries, mut torn) = (0, 0);
         while at + HEAD <= end {
-            let inside = at.checked_sub(window_start).filter(|into| into + HEAD <= window.len() as u64);
-            let into = inside.unwrap_or_else(|| {
-                window_start = at & !(PAGE - 1);
-                window.resize(WINDOW.min((end - window_start).next_multiple_of(PAGE)) as usize, 0);
-                let got = self.memory.source().read(window_start, &mut window);
-                window.truncate(got);
-                at - window_start
-            });
-            let size = window.get(into as usize + 8..).and_then(|rest| rest.first_chunk());
-            let size = size.map_or(0, |size| u64::from_le_bytes(*size) & !MARKS);
+            let size = window.size(at);
             self.steps.set(self.steps.get() + 1);
-            let is_chunk = size >= LEAST && size.is_multiple_of(16) && size <= end - at;
-            if !is_chunk || self.steps.get() > MAX_STEPS {
+            if self.steps.get() <= MAX_STEPS && is_size(size, end - at) {
+                chunks.add(at);
+                at += size;
+                continue;
+            }
+            // The program has split or merged chunks since the window was read: once more from an earlier chunk on.
+            tries = if at > furthest { 0 } else { tries + 1 };
+            (furthest, torn) = (furthest.max(at), torn + 1);
+            let pages_back = PAGES_BACK.get(tries).filter(|_| torn <= MAX_TORN);
+            let Some(earlier) = pages_back.and_then(|pages| chunks.before(at, *pages)) else {
                 chunks.walked = at;
                 break;
-            }
-            let page = ((at - start) / PAGE) as usize;
-            if chunks.firsts[page] == NONE {
-                chunks.firsts[page] = ((at - start) % PAGE) as u16;
-            }
-            at += size;
+            };
+            chunks.forget(earlier..at);
+            window.bytes.clear();
+            at = earlier;
         }
         chunks
     }
 
     fn chunk(&self, chunks: &Chunks, address: u64) -> Option<Block> {
-        let into = address.checked_sub(chunks.start).filter(|_| address < chunks.end)?;
-        let page = (into / PAGE) as usize;
-        let starts = chunks.firsts.get(..=page)?.iter().enumerate().rev();
-        let known = starts.filter(|(_, first)| **first != NONE);
-        let mut at = known.map(|(page, first)| chunks.start + page as u64 * PAGE + u64::from(*first));
-        let mut at = at.find(|start| start + HEAD <= address)?;
-        for _ in 0..PER_PAGE {
-            let size = self.memory.word(at + 8)? & !MARKS;
-            if size < LEAST || size > chunks.end - at || address < at + HEAD {
-                return None;
-            }
-            // A block has the first word of the next chunk as its last.
-            let next = at + size;
-            if address < next + 8 {
-                return Some(self.describe(chunks, at, next));
-            }
-            at = next;
-        }
-        None
+        let first = chunks.before(address, 0)?;
+        let size = |at: u64| self.memory.word(at + 8).map(|size| size & !MARKS);
+        chunks.follow(first, address, size).map(|(at, next)| self.describe(chunks, at, next))
+    }
+
+    /// The block in use of an address, by the nearest head in front of it. For chunks that the program splits and merges all around it: from one to the
+    /// next nothing leads there. What looks like a head is one if the next one says so, and something points at its block.
+    pub(super) fn by_head(&self, mapping: &Mapping, address: u64, pointers: &Pointers) -> Option<Block> {
+        let chunks = self.chunks(mapping, address)?;
+        let from = address.saturating_sub(MAX_BACK).max(chunks.start) & !(HEAD - 1);
+        let mut bytes = vec![0; address.checked_sub(from)? as usize];
+        let got = self.memory.source().read(from, &mut bytes);
+        let heads = bytes.get(..got)?.as_chunks::<16>().0.iter().enumerate().rev();
+        heads.map(|(at, head)| (from + at as u64 * HEAD, u128::from_le_bytes(*head))).find_map(|(at, head)| {
+            let size = (head >> 64) as u64 & !MARKS;
+            let next = at.checked_add(size).filter(|next| size >= 2 * LEAST && address < next + 8)?;
+            let mut after = [0; 8];
+            let is_whole = is_size(size, chunks.end - at) && self.memory.source().read(next + 8, &mut after) == 8;
+            let after = u64::from_le_bytes(after);
+            let is_used = after & BEFORE_IS_USED != 0 && is_size(after & !MARKS, chunks.end - next);
+            let is_known = || !pointers.all_to(at + HEAD..at + HEAD + OBJECT_AT + 8, 1).is_empty();
+            (is_whole && is_used && is_known()).then(|| self.describe(&chunks, at, next))
+        })
     }
 
     fn describe(&self, chunks: &Chunks, at: u64, next: u64) -> Block {
@@ -280,8 +361,15 @@ fn cache_key(memory: &Memory<'_>, chunk: u64, size: u64) -> Option<(u64, usize)>
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
-    use crate::holders::image::Image;
+    use crate::holders::{
+        image::Image,
+        pointers::Pointer,
+        source::{Source, Thread},
+        symbols::Symbols,
+    };
 
     const HEAP: u64 = 0x5555_0000_0000;
 
@@ -334,6 +422,94 @@ mod tests {
             assert_eq!(block(&image, None, HEAP + 0x10), Some((0x10, 0x18, false)), "{size:#x}");
             assert_eq!(block(&image, None, HEAP + 0x60), None, "{size:#x}");
         }
+    }
+
+    /// The size of a chunk is garbage, as that of one that was merged: the block behind it is found by its own head, and only if something points there.
+    #[test]
+    fn chunks_that_lead_nowhere() {
+        let mut image = image();
+        image.put(HEAP + 0x20 + 8, 0x7f00_1234_5671);
+        let memory = Memory::new(&image);
+        let (glibc, mapping) = (Glibc { key: None, ..Glibc::new(&memory) }, memory.mapping(HEAP).expect("mapped"));
+        let of = |pointers: &Pointers, address: u64| {
+            let block = glibc.by_head(mapping, HEAP + address, pointers);
+            block.map(|block| (block.start - HEAP, block.size, block.is_free))
+        };
+        let pointers = Pointers::none();
+        assert_eq!([of(&pointers, 0x60), of(&pointers, 0x97)], [None; 2]);
+        // To an object behind the collector's two words.
+        pointers.add_later(vec![Pointer { target: HEAP + 0x70, place: HEAP + 0x18 }]);
+        assert_eq!(of(&pointers, 0x60), Some((0x60, 0x38, false)));
+        assert_eq!(of(&pointers, 0x97), Some((0x60, 0x38, false)));
+        // Its neighbour is not pointed at.
+        assert_eq!(of(&pointers, 0xa0), None);
+    }
+
+    /// A process that changes while it is read: the first reading of one word is older than the rest.
+    #[derive(Debug)]
+    struct Changing {
+        image: Image,
+        old: (u64, u64),
+        was_read: AtomicBool,
+    }
+
+    impl Source for Changing {
+        fn mappings(&self) -> &[Mapping] {
+            self.image.mappings()
+        }
+
+        fn read(&self, address: u64, to: &mut [u8]) -> usize {
+            let got = self.image.read(address, to);
+            let (place, word) = self.old;
+            let into = place.checked_sub(address).filter(|into| into + 8 <= got as u64);
+            if let Some(into) = into.filter(|_| !self.was_read.swap(true, Ordering::Relaxed)) {
+                to[into as usize..into as usize + 8].copy_from_slice(&word.to_le_bytes());
+            }
+            got
+        }
+
+        fn present(&self, mapping: &Mapping) -> Vec<(u64, u64)> {
+            self.image.present(mapping)
+        }
+
+        fn symbols(&self, mapping: &Mapping) -> Option<Symbols> {
+            self.image.symbols(mapping)
+        }
+
+        fn threads(&self) -> Vec<Thread> {
+            self.image.threads()
+        }
+
+        fn is_same(&self) -> bool {
+            true
+        }
+    }
+
+    /// Two chunks were merged between two readings: the walk begins again in front of them.
+    #[test]
+    fn a_heap_that_changes_under_the_walk() {
+        const PAGES: u64 = 8;
+        let mut image = Image::default();
+        image.heap(HEAP, PAGES * PAGE);
+        let chunks = PAGES * PAGE / 0x100;
+        for chunk in 0..chunks {
+            image.put(HEAP + chunk * 0x100 + 8, 0x101);
+        }
+        // In the sixth page there was a border, which is data by now.
+        let old = (HEAP + 5 * PAGE + 8, 0x81);
+        image.put(HEAP + 5 * PAGE + 0x88, u64::MAX);
+        let source = Changing { image, old, was_read: AtomicBool::new(false) };
+        let memory = Memory::new(&source);
+        // The key was looked for in the first pages alone.
+        let walked = Glibc { key: None, ..Glibc::new(&memory) }.walk(HEAP, HEAP + PAGES * PAGE);
+        assert!(source.was_read.load(Ordering::Relaxed));
+        assert_eq!((walked.walked, walked.firsts[7]), (HEAP + PAGES * PAGE, 0));
+        // One that stays so ends it.
+        let mut image = source.image;
+        image.put(old.0, old.1);
+        let memory = Memory::new(&image);
+        let walked = Glibc { key: None, ..Glibc::new(&memory) }.walk(HEAP, HEAP + PAGES * PAGE);
+        assert_eq!((walked.walked, walked.firsts[6]), (HEAP + 5 * PAGE + 0x80, NONE));
     }
 
     /// The key is what most cached chunks agree in.

@@ -154,7 +154,7 @@ impl<'a> Heap<'a> {
         let glibc = self.glibc.as_ref()?;
         match glibc.look(mapping, address) {
             Place::In(block) => Some(block),
-            Place::Between => None,
+            Place::Between => glibc.by_head(mapping, address, self.pointers),
             Place::Elsewhere => glibc.mapped(mapping, address, &self.pointers.mapped_blocks),
         }
     }
