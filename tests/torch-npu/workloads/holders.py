@@ -93,7 +93,15 @@ def unfinished():
     kept.append((result * 2).sum())
 
 
+def noted():
+    """What a tensor's object of Python holds, while the graph alone keeps the tensor."""
+    given = torch.ones(5000, device=DEVICE, requires_grad=True)
+    given.note = tensor("attribute of a tensor in a graph", "__main__.kept[1] → SumBackward0 → MulBackward0.note")
+    kept.append((given * given).sum())
+
+
 unfinished()
+noted()
 cache = {"layer%d" % layer: [tensor("cache", "__main__.cache['layer%d'][%d]" % (layer, at)) for at in range(3)] for layer in range(2)}
 
 
