@@ -568,6 +568,31 @@ mod tests {
         assert_eq!([&paths[4][0], &paths[4][1]], [engine, mean]);
     }
 
+    /// A function has room for two inputs: what is in the second one's, if it has one alone, is old.
+    #[test]
+    fn room_for_inputs_holds_nothing() {
+        const VECTOR: usize = 0x100 / 8;
+        let held = |inputs: u64| {
+            let mut sample = Sample::new();
+            let storage = sample.cpp("N3c1011StorageImplE", &[1, DEVICE, DEVICE, 0]);
+            let saved = sample.cpp("N3c1010TensorImplE", &[1, storage, 0, 0]);
+            let mut words = [0; VECTOR + 2 + 2 * 12 - 1];
+            // A word of the second input: 96 bytes for each, behind the two words of the vector.
+            words[VECTOR - 1 + 2 + 12 + 3] = saved;
+            let function = sample.cpp("N5torch8autograd9generated12PowBackward0E", &words);
+            for (at, word) in [(0x100, function + 0x110), (0x108, 2 << 32 | inputs), (0x118, function + 0x128)] {
+                sample.image.put(function + at, word);
+            }
+            let meta = sample.meta(0, function);
+            let loss = sample.tensor(DEVICE + 4096);
+            let implementation = sample.image_word(loss + 24);
+            sample.image.put(implementation + 24, meta);
+            sample.module("__main__", &[("loss", loss)]);
+            sample.ask(&[DEVICE]).remove(0)
+        };
+        assert_eq!([held(1), held(2)], ["NoRoot", "__main__.loss → PowBackward0"]);
+    }
+
     /// Left-overs in objects of C++: sizes of a tensor without any, and the text of an empty name. Each word holds when it lies where
     /// its field is.
     #[test]

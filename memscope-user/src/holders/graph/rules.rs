@@ -168,7 +168,9 @@ impl Graph<'_> {
         if is_autograd_meta(class) && !self.admits_meta(step.parent.start, offset, child) {
             return false;
         }
-        // Room for a second input is part of each function, and not cleared.
+        if is_function(class) && self.is_unused_input(step.parent.start, offset) {
+            return false;
+        }
         if is_generated(class) && child.is_plain() && self.vector_end(step).is_none() {
             return false;
         }
@@ -183,6 +185,26 @@ impl Graph<'_> {
         let (end, room) = (words[1], words[2]);
         let is_vector = words[0] == step.value && step.value <= end && end <= room && room <= block.start + block.size;
         is_vector.then_some(end)
+    }
+
+    /// Whether a word of a function is in the room for what it has no input of: each has room for two, which is not cleared
+    /// (`c10::SmallVector<InputMetadata, 2>`, torch/csrc/autograd/function.h). It begins with its own address, its length and its room; so does the shape
+    /// of an input, behind eight bytes of options (`torch/csrc/autograd/input_metadata.h`, 2.1 to 2.14).
+    fn is_unused_input(&self, function: u64, offset: u64) -> bool {
+        const FROM: u64 = 0x80;
+        const WORDS: usize = 32;
+        const INPUT_BYTES: u64 = 96;
+        const ROOM: u64 = 2;
+        let Some(words) = self.memory.words(function + FROM, WORDS) else { return false };
+        let mut places = (FROM..).step_by(8).zip(words.windows(5));
+        places.any(|(at, words)| {
+            let items = at + 16;
+            let used = words[1] & u64::from(u32::MAX);
+            let is_vector = words[0] == function + items && words[1] >> 32 == ROOM && used <= ROOM;
+            let is_shape = words[3] == function + items + 24;
+            let unused = items + used * INPUT_BYTES..items + ROOM * INPUT_BYTES;
+            is_vector && (used == 0 || is_shape) && unused.contains(&offset)
+        })
     }
 
     /// Whether a storage's word is its data on the host, which are numbers: unlike the owner of borrowed data, they are their own context.
