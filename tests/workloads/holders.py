@@ -5,15 +5,19 @@ numbers of lines come from the functions themselves. With the argument `busy` it
 """
 import asyncio
 import collections
+import concurrent.futures as futures
 import ctypes
+import dataclasses
 import functools
 import gc
 import json
 import os
+import queue as queues
 import random
 import struct
 import sys
 import threading
+import types
 import weakref
 
 gc.disable()
@@ -96,6 +100,41 @@ def argument(value=block("default argument", "__main__.argument.__defaults__[0]"
     return value
 
 
+def named_argument(*, value=block("default of a named argument", "__main__.named_argument.__kwdefaults__['value']")):
+    return value
+
+
+@dataclasses.dataclass
+class Request:
+    tensor: object
+
+
+@functools.lru_cache(maxsize=4)
+def cached(size):
+    return [size, block("lru_cache", "__main__.cached → functools._lru_cache_wrapper → functools._lru_list_elem[1]")]
+
+
+request, space = Request(block("dataclass", "__main__.request.tensor")), types.SimpleNamespace(kept=block("SimpleNamespace", "__main__.space.kept"))
+cached(3)
+todo = queues.Queue()
+todo.put(block("queue of threads", "__main__.todo.queue[deque item]"))
+urgent = queues.PriorityQueue()
+urgent.put((1, block("queue by priority", "__main__.urgent.queue[0][1]")))
+result = futures.Future()
+result.set_result(block("result of a future", "__main__.result._result"))
+batch = collections.namedtuple("Batch", "size tensor")(1, block("namedtuple", "__main__.batch[1]"))
+chain = collections.ChainMap({"x": block("ChainMap", "__main__.chain.maps[0]['x']")})
+long_queue = collections.deque(range(1000))
+long_queue[500] = block("middle of a deque", "__main__.long_queue[deque item]")
+sparse = dict.fromkeys(range(100))
+for at in range(90):
+    del sparse[at]
+sparse["last"] = block("dict after deletions", "__main__.sparse['last']")
+many = types.SimpleNamespace()
+many.of_class = type("Many", (), {})()
+for at in range(60):
+    setattr(many.of_class, "a%d" % at, None)
+many.of_class.a45 = block("object with many attributes", "__main__.many.of_class.a45")
 tuples = (1, (2, block("tuple in a tuple", "__main__.tuples[1][1]")))
 long_list = [0] * 100000
 long_list[77777] = block("long list", "__main__.long_list[77777]")

@@ -113,6 +113,9 @@ impl Graph<'_> {
     fn plain_field(python: &Python<'_>, object: u64, ty: &Type, step: &Step) -> Edge {
         let offset = step.place.wrapping_sub(object);
         if let Some(name) = ty.field(offset) {
+            if name == "__dict__" {
+                return Edge::Namespace;
+            }
             return Edge::Says(Segment::Attribute(name.to_owned()));
         }
         if ty.dict_offset > 0 && ty.dict_offset as u64 == offset {
@@ -131,6 +134,8 @@ impl Graph<'_> {
             Builtin::Method if offset == of_object::METHOD_SELF => "__self__",
             Builtin::Method => "__func__",
             Builtin::Function if offset == python.layout.function_defaults() => "__defaults__",
+            // By name, those follow (Include/cpython/funcobject.h).
+            Builtin::Function if offset == python.layout.function_defaults() + 8 => "__kwdefaults__",
             // A tensor has its implementation there.
             _ if rules::is_python_tensor(ty) => return Edge::Nothing,
             _ => return Edge::Nameless,
