@@ -109,9 +109,9 @@ class Request:
     tensor: object
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=None)
 def cached(size):
-    return [size, block("lru_cache", "__main__.cached → functools._lru_cache_wrapper → functools._lru_list_elem[1]")]
+    return [size, block("lru_cache", "__main__.cached → functools._lru_cache_wrapper[3][1]")]
 
 
 request, space = Request(block("dataclass", "__main__.request.tensor")), types.SimpleNamespace(kept=block("SimpleNamespace", "__main__.space.kept"))

@@ -28,6 +28,8 @@ const LEAST: u64 = 16;
 const MARKS: u64 = 7;
 const BEFORE_IS_USED: u64 = 1;
 const IS_MAPPED: u64 = 2;
+/// Chunks that start in one page of 4 KiB, and one more.
+const PER_PAGE: usize = (PAGE / LEAST) as usize + 1;
 /// Where chunks do not fit together: how far back the reading begins again, the first time, the second time, ...
 const PAGES_BACK: [usize; 4] = [1, 4, 16, 64];
 /// Most such places in one heap.
@@ -68,7 +70,7 @@ impl Chunks {
         }
     }
 
-    /// The last known start of a chunk that is so many pages before an address, or more.
+    /// The last known start of a chunk at least `pages` pages before an address.
     fn before(&self, address: u64, pages: usize) -> Option<u64> {
         let last = self.page(address.checked_sub(HEAD).filter(|at| (self.start..self.end).contains(at))?);
         let known = self.firsts.get(..=last.checked_sub(pages)?)?.iter().enumerate().rev();
@@ -84,8 +86,11 @@ impl Chunks {
     }
 
     /// The chunk with an address among those from `at` on, by their sizes: its start, and that of the next one.
-    fn follow(&self, mut at: u64, address: u64, mut size: impl FnMut(u64) -> Option<u64>) -> Option<(u64, u64)> {
-        while address >= at + HEAD {
+    fn follow(&self, mut at: u64, address: u64, size: impl Fn(u64) -> Option<u64>) -> Option<(u64, u64)> {
+        for _ in 0..PER_PAGE {
+            if address < at + HEAD {
+                return None;
+            }
             let next = at + size(at).filter(|size| is_size(*size, self.end - at))?;
             // A block has the first word of the next chunk as its last.
             if address < next + 8 {
@@ -97,7 +102,7 @@ impl Chunks {
     }
 }
 
-/// Whether a chunk can have a size, where so many bytes are left.
+/// Whether a chunk can have a size; `left`: bytes up to the end of its heap.
 const fn is_size(size: u64, left: u64) -> bool {
     size >= LEAST && size.is_multiple_of(LEAST) && size <= left
 }
