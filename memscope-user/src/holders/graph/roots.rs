@@ -100,9 +100,8 @@ impl<'a> Roots<'a> {
             let offset = if into == 0 { String::new() } else { format!("+{into:#x}") };
             Some(format!("global {}{offset} of {file}", cpp::demangled_symbol(&symbol.name)))
         });
-        let keeps_books = BOOK_KEEPERS.iter().any(|keeper| file.starts_with(keeper));
         let name = named.unwrap_or_else(|| format!("static data of {file}"));
-        Root::Global { name, is_known_holder: !keeps_books }
+        Root::Global { is_known_holder: !keeps_books(file, &name), name }
     }
 
     /// The same for data that starts as zeros, in anonymous memory right behind a file's. It ends where the file's
@@ -112,5 +111,27 @@ impl<'a> Roots<'a> {
         let symbols = self.symbols(before)?;
         let end = symbols.end_vaddr.wrapping_add(self.bias(before, &symbols)?);
         (mapping.name.is_empty() && place < end).then(|| self.global(place, before))
+    }
+}
+
+/// Whether a variable of a file has addresses that it does not hold. `PyTorch`'s parsers of arguments have names and defaults (`PythonArgParser`,
+/// `torch/csrc/utils/python_arg_parser.h`), and in short names what was there before.
+fn keeps_books(file: &str, variable: &str) -> bool {
+    let is_parser = file.starts_with("libtorch_python") && variable.contains("::parser");
+    is_parser || BOOK_KEEPERS.iter().any(|keeper| file.starts_with(keeper))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::keeps_books;
+
+    #[test]
+    fn what_keeps_books() {
+        let parser = "global torch::autograd::THPVariable_linear(_object*, _object*, _object*)::parser+0x18 of libtorch_python.so";
+        assert!(
+            keeps_books("libtorch_python.so", parser) && keeps_books("libc.so.6", "global main_arena of libc.so.6")
+        );
+        assert!(!keeps_books("libtorch_python.so", "global torch::device of libtorch_python.so"));
+        assert!(!keeps_books("libserver.so", "global server::parser of libserver.so"));
     }
 }
