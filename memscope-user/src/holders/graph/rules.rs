@@ -196,7 +196,7 @@ impl Graph<'_> {
         const INPUT_BYTES: u64 = 96;
         const ROOM: u64 = 2;
         let Some(words) = self.memory.words(function + FROM, WORDS) else { return false };
-        let mut places = (FROM..).step_by(8).zip(words.windows(5));
+        let mut places = (FROM..).step_by(8).zip(words.windows(4));
         places.any(|(at, words)| {
             let items = at + 16;
             let used = words[1] & u64::from(u32::MAX);

@@ -84,22 +84,6 @@ impl Chunks {
         let pages = self.page(range.start)..=self.page(range.end);
         self.firsts[pages].fill(NONE);
     }
-
-    /// The chunk with an address among those from `at` on, by their sizes: its start, and that of the next one.
-    fn follow(&self, mut at: u64, address: u64, size: impl Fn(u64) -> Option<u64>) -> Option<(u64, u64)> {
-        for _ in 0..PER_PAGE {
-            if address < at + HEAD {
-                return None;
-            }
-            let next = at + size(at).filter(|size| is_size(*size, self.end - at))?;
-            // A block has the first word of the next chunk as its last.
-            if address < next + 8 {
-                return Some((at, next));
-            }
-            at = next;
-        }
-        None
-    }
 }
 
 /// Whether a chunk can have a size; `left`: bytes up to the end of its heap.
@@ -234,9 +218,20 @@ impl<'a> Glibc<'a> {
     }
 
     fn chunk(&self, chunks: &Chunks, address: u64) -> Option<Block> {
-        let first = chunks.before(address, 0)?;
-        let size = |at: u64| self.memory.word(at + 8).map(|size| size & !MARKS);
-        chunks.follow(first, address, size).map(|(at, next)| self.describe(chunks, at, next))
+        let mut at = chunks.before(address, 0)?;
+        for _ in 0..PER_PAGE {
+            if address < at + HEAD {
+                return None;
+            }
+            let size = self.memory.word(at + 8)? & !MARKS;
+            let next = at + Some(size).filter(|size| is_size(*size, chunks.end - at))?;
+            // A block has the first word of the next chunk as its last.
+            if address < next + 8 {
+                return Some(self.describe(chunks, at, next));
+            }
+            at = next;
+        }
+        None
     }
 
     /// The block in use of an address, by the nearest head in front of it. For chunks that the program splits and merges all around it: from one to the
