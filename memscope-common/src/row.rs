@@ -91,6 +91,8 @@ pub enum Source {
     Companion = 13,
     /// Eight bytes at `returned pointer + offset`; 0 if that pointer is null.
     Returned = 16,
+    /// Eight bytes behind the pointer at an argument: see [`Fetch::behind`].
+    Behind = 17,
 }
 
 /// As [`Fetch::arg`] of a value that leads to objects: the returned value.
@@ -157,6 +159,12 @@ impl Fetch {
     #[must_use]
     pub const fn returned(offset: u16) -> Self {
         Self { source: Source::Returned as u8, arg: 0, offset }
+    }
+
+    /// Eight bytes at `then` behind the pointer at `argument + offset`.
+    #[must_use]
+    pub const fn behind(arg: u8, offset: u8, then: u8) -> Self {
+        Self { source: Source::Behind as u8, arg, offset: (then as u16) << 8 | offset as u16 }
     }
 
     /// The value written through the argument, on success.

@@ -133,15 +133,18 @@ fn searched() -> BTreeSet<PathBuf> {
     libraries
 }
 
-/// The function behind `torch.npu.empty_cache` is found in each `torch_npu`, by the table of methods alone.
+/// The functions behind `torch.npu.empty_cache` and `set_per_process_memory_fraction` are found in each `torch_npu`, by the table of
+/// methods alone.
 #[test]
 fn python_functions_are_found() {
     for path in searched() {
         let doctor = look_into(&path);
         let probes = doctor["probes"].as_array().expect("probes");
-        let found = probes.iter().find(|probe| probe["symbol"] == "_npu_emptyCache");
-        let found = found.unwrap_or_else(|| panic!("{}: {doctor:#}", path.display()));
-        assert!(found["located"]["vaddr"].as_u64() > Some(0), "{found:#}");
+        for name in ["_npu_emptyCache", "_npu_setMemoryFraction"] {
+            let found = probes.iter().find(|probe| probe["symbol"] == name);
+            let found = found.unwrap_or_else(|| panic!("{}: {doctor:#}", path.display()));
+            assert!(found["located"]["vaddr"].as_u64() > Some(0), "{found:#}");
+        }
     }
 }
 

@@ -58,11 +58,22 @@ fn fill_one(thread: &mut Thread, fetch: Fetch, at: usize) {
     let status = unsafe { read_once(&raw const thread.call.status) };
     let base = if returned { status as u64 } else { thread.arg(fetch.arg) };
     thread.call.values[at] = base;
-    if leads_to_memory(fetch, status, base) {
-        if !user_memory::copy(&mut thread.call.values[at], base.wrapping_add(fetch.offset.into())) {
-            thread.call.faults |= 1 << at;
-        }
+    if fetch.source == Source::Behind as u8 {
+        let (offset, then) = (u64::from(fetch.offset & 0xff), u64::from(fetch.offset >> 8));
+        copy_word(thread, at, base.wrapping_add(offset));
+        let pointer = thread.call.values[at];
+        copy_word(thread, at, pointer.wrapping_add(then));
+    } else if leads_to_memory(fetch, status, base) {
+        copy_word(thread, at, base.wrapping_add(fetch.offset.into()));
     } else if fetch.source != Source::Arg as u8 {
         thread.call.values[at] = 0;
+    }
+}
+
+/// Reads the word at `from` into a value. A pointer that could not be read leaves the fault of the first read.
+#[inline(always)]
+fn copy_word(thread: &mut Thread, at: usize, from: u64) {
+    if !user_memory::copy(&mut thread.call.values[at], from) {
+        thread.call.faults |= 1 << at;
     }
 }

@@ -148,6 +148,11 @@ pub trait Backend: fmt::Debug + Sync {
     /// Whether a call returns this when memory is out.
     fn is_out_of_memory(&self, status: i32) -> bool;
 
+    /// Whether this kind of memory is all of a device's.
+    fn is_device_memory(&self, _kind: u64) -> bool {
+        false
+    }
+
     /// Most bytes requested from the driver beyond the request to the runtime.
     fn padding_bytes(&self) -> u64 {
         0

@@ -200,7 +200,7 @@ fn filter(bytes: &[u8]) {
 /// A memory snapshot of `PyTorch`, and its requests through the model of the pool.
 fn snapshot(bytes: &[u8]) {
     let Ok(requests) = requests_of(bytes) else { return };
-    let setup = Setup { settings: Settings::default(), card: Card::default() };
+    let setup = Setup { settings: Settings::default(), card: Card::default(), with_script: true };
     let _ = whatif::replay(&requests, &setup, Until::End);
 }
 

@@ -404,6 +404,36 @@ pub struct Setting {
     pub value: String,
 }
 
+/// A change of the rules of `PyTorch`'s pool by the program itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolSet {
+    /// Settings, as in `PYTORCH_NPU_ALLOC_CONF`: of all devices.
+    Settings {
+        /// The text.
+        text: Arc<str>,
+    },
+    /// The part of the device's memory that the process may have.
+    Fraction(Fraction),
+}
+
+/// A part of a whole, 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fraction(u64);
+
+impl Fraction {
+    /// Of its value.
+    #[must_use]
+    pub const fn of(value: f64) -> Self {
+        Self(value.to_bits())
+    }
+
+    /// Its value.
+    #[must_use]
+    pub const fn value(self) -> f64 {
+        f64::from_bits(self.0)
+    }
+}
+
 /// A process joined the trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessStart {
@@ -437,6 +467,15 @@ pub struct DeviceUsage {
     pub processes: Option<Arc<[ProcessUsage]>>,
 }
 
+/// The runtime's answer to the program about the memory of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Bytes that the device has.
+    pub total_bytes: u64,
+    /// Free bytes of it then.
+    pub free_bytes: u64,
+}
+
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventKind {
@@ -456,6 +495,10 @@ pub enum EventKind {
     PoolRefused(PoolRefused),
     /// The program has `PyTorch`'s pool give unused memory of all devices back to the driver. Has no row.
     CacheEmptied,
+    /// The program has asked for the memory of its device. Has no row.
+    DeviceMemory(DeviceMemory),
+    /// The program changes the rules of `PyTorch`'s pool. Has no row.
+    PoolSet(PoolSet),
     /// A graph of `PyTorch`'s is captured, or given up. Has no row.
     Graph(Graph),
     /// A pool has got a block back for good.

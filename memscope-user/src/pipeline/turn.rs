@@ -216,7 +216,11 @@ impl<'a> Turn<'a> {
         let home = &mut *self.home;
         // An event without a row takes no number from those with one.
         let is_rowless = match kind {
-            EventKind::PoolRefused(_) | EventKind::CacheEmptied | EventKind::Graph(_) => true,
+            EventKind::PoolRefused(_)
+            | EventKind::CacheEmptied
+            | EventKind::DeviceMemory(_)
+            | EventKind::PoolSet(_)
+            | EventKind::Graph(_) => true,
             EventKind::OutOfMemory(_) => !inside,
             _ => false,
         };

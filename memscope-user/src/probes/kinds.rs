@@ -172,6 +172,12 @@ pub enum PoolCall {
     /// The program has `torch_npu` give unused memory of all devices back to the driver.
     #[serde(rename = "pta_empty_cache")]
     EmptyCache,
+    /// The program changes settings of `torch_npu`'s pool: the text is as in `PYTORCH_NPU_ALLOC_CONF`.
+    #[serde(rename = "pool_settings")]
+    Settings,
+    /// The program limits itself to a part of the memory of `Device`: `Fraction`.
+    #[serde(rename = "pool_fraction")]
+    Fraction,
     /// The thread has begun to capture graph `Handle` of `torch_npu`, for the pool with the numbers `PoolFirst` and `PoolSecond`.
     #[serde(rename = "graph_begin")]
     GraphBegin,
@@ -318,7 +324,7 @@ mod tests {
     use super::*;
 
     /// The words in captures of all versions so far, in the order of the enums above.
-    const WORDS: [&str; 70] = [
+    const WORDS: [&str; 72] = [
         "hal_alloc",
         "hal_create",
         "hal_free",
@@ -360,6 +366,8 @@ mod tests {
         "pta_report",
         "pool_request",
         "pta_empty_cache",
+        "pool_settings",
+        "pool_fraction",
         "graph_begin",
         "graph_end",
         "graph_reset",

@@ -160,6 +160,10 @@ pub enum Field {
     PoolFirst,
     /// The second.
     PoolSecond,
+    /// Kind of memory that a call asks about.
+    MemoryKind,
+    /// Part of a device's memory: the bits of a number of double precision.
+    Fraction,
 }
 
 /// Functions that nest in each other and are reported once.
@@ -190,8 +194,13 @@ pub enum Locator {
     PtaRawAlloc,
     /// `NpuCachingAllocator::raw_alloc_with_stream(size_t, aclrtStream)`.
     PtaRawAllocWithStream,
-    /// A function that `torch_npu` gives to Python by this name and without arguments, by a table of methods.
-    PtaMethod(&'static str),
+    /// A function that `torch_npu` gives to Python by this name, by a table of methods.
+    PtaMethod {
+        /// The method.
+        name: &'static str,
+        /// It has a tuple of arguments (`METH_VARARGS`), or none (`METH_NOARGS`).
+        has_arguments: bool,
+    },
     /// A static function of the Python module `mstx`, by the module's table of methods.
     MstxMethod(&'static str),
     /// The call by which such a function has its arguments parsed; its C argument `place` points to the slot for the

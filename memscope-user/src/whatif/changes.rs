@@ -158,6 +158,8 @@ impl Iterator for Acts<'_> {
                 | Op::Reserved { .. }
                 | Op::Mark { .. }
                 | Op::PoolReleased { .. }
+                | Op::Settings { .. }
+                | Op::Fraction { .. }
                 | Op::Nothing { .. } => {}
             }
         }

@@ -30,6 +30,9 @@ pub struct SelfCheck {
     pub settings: String,
     /// They were found by replay: the recording does not have them.
     pub settings_found: bool,
+    /// What the script sets later.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub set_by_script: Vec<String>,
     /// Requests and frees of the recording.
     pub events: u64,
     /// Number of agreeing ones, up to the first difference.
@@ -141,7 +144,8 @@ pub fn check(requests: &Requests, text: &str, settings: &Settings, card: &Card) 
     let setup = |device: u8| {
         let segments = requests.segments.get(usize::from(device)).cloned().unwrap_or_default();
         let addresses = if places { Addresses::Recorded(segments.into()) } else { card.addresses.clone() };
-        Setup { settings: settings.clone(), card: Card { addresses, ..requests.recorded_card(device, card) } }
+        let card = Card { addresses, ..requests.recorded_card(device, card) };
+        Setup { settings: settings.clone(), card, with_script: true }
     };
     let reserved_bytes = vec![None; requests.devices.len()];
     let mut compare = Compare { requests, places, number: 0, agreeing: 0, reserved_bytes, first: None };
@@ -156,7 +160,8 @@ pub fn check(requests: &Requests, text: &str, settings: &Settings, card: &Card) 
     let reported = reserved_bytes.into_iter().flatten().next();
     let events = requests.count + requests.frees;
     let nothing_to_compare = !places && !requests.has_sizes() && reported.is_none();
-    SelfCheck { settings: text.to_owned(), settings_found: false, events, agreeing, places, nothing_to_compare, first }
+    let (settings, set_by_script) = (text.to_owned(), requests.set_by_script());
+    SelfCheck { settings, settings_found: false, set_by_script, events, agreeing, places, nothing_to_compare, first }
 }
 
 /// The settings of the recording: those that reproduce it, or the largest part of it.
@@ -167,7 +172,7 @@ pub fn find_settings(requests: &Requests, family: Family, release: Release, card
     let started_with = requests.configuration.as_deref().into_iter();
     for text in started_with.chain(CANDIDATES) {
         let Ok(settings) = Settings::parse(text, family, release) else { continue };
-        if requests.expandable != settings.expandable {
+        if requests.expandable != settings.expandable && requests.script_settings.is_empty() {
             continue;
         }
         let settings_found = requests.configuration.as_deref() != Some(text);

@@ -15,6 +15,8 @@ pub struct Setup {
     pub settings: Settings,
     /// Each of the devices.
     pub card: Card,
+    /// Settings that the script sets later apply, too.
+    pub with_script: bool,
 }
 
 /// End of a replay.
@@ -131,7 +133,7 @@ impl<'a> Replay<'a> {
     /// `setup` gives what each device has.
     pub(super) fn new(requests: &'a Requests, setup: impl Fn(u8) -> Setup, until: Until) -> Self {
         let count = requests.devices.len() as u8;
-        let pool = |Setup { settings, card }| Pool::new(settings, card);
+        let pool = |Setup { settings, card, with_script }| Pool::new(settings, card).with_script(with_script);
         let mut pools: Vec<Pool> = (0..count).map(|device| pool(setup(device))).collect();
         let lane = |lane: &super::requests::Lane| {
             let own = pools[usize::from(lane.device)].lane(lane.stream, lane.private);
@@ -184,9 +186,17 @@ impl<'a> Replay<'a> {
                 look.mark(index, &self.pools);
             }
             Op::PoolReleased { device, private } => self.pools[usize::from(device)].released(private),
+            Op::Settings { index } => self.set(index),
+            Op::Fraction { device, fraction } => self.pools[usize::from(device)].limit_to(fraction.value()),
             Op::Nothing { .. } => {}
         }
         true
+    }
+
+    fn set(&mut self, index: u32) {
+        if let Some(text) = self.requests.script_settings.get(index as usize) {
+            self.pools.iter_mut().for_each(|pool| pool.script_sets(text));
+        }
     }
 
     fn alloc<L: Look>(&mut self, lane: u16, asked: u64, look: &mut L) -> bool {

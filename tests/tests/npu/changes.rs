@@ -114,6 +114,28 @@ fn captured_graphs() {
     assert_eq!(predicted, growing.1.map(|peak| [peak; 2]), "{found:#}");
 }
 
+/// What a script sets is in the recording: it is reproduced, with the request that fails for its own limit.
+#[test]
+fn rules_that_the_script_sets() {
+    let cases = [
+        ("fraction", 1, vec!["at most"]),
+        ("settings", 0, vec!["expandable_segments:True", "expandable_segments:False,max_split_size_mb:40"]),
+        ("refused", 0, vec![]),
+    ];
+    for (what, failures, set) in cases {
+        let line = format!("sets.py {what}");
+        let found = answer(&recorded(&line).folder.capture(), &[]);
+        let check = &found["check"];
+        assert!(check["events"].as_u64() > Some(8) && check["agreeing"] == check["events"], "{what}: {found:#}");
+        assert_eq!(found["failures"], failures, "{what}");
+        let said: Vec<&str> =
+            check["set_by_script"].as_array().into_iter().flatten().map(|text| text.as_str().expect("text")).collect();
+        assert_eq!(said.len(), set.len(), "{what}: {said:?}");
+        assert!(said.iter().zip(&set).all(|(said, set)| said.starts_with(set)), "{what}: {said:?}");
+        assert_answers(&found, real(&line));
+    }
+}
+
 /// A call of `empty_cache` that frees nothing is recorded, too: with segments that can grow it frees pages, and the peak is another one.
 #[test]
 fn caches_emptied_in_vain() {

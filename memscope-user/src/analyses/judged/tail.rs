@@ -159,6 +159,8 @@ fn is_work(kind: &EventKind) -> bool {
         | EventKind::BlockReturned(_)
         | EventKind::PoolRefused(_)
         | EventKind::CacheEmptied
+        | EventKind::DeviceMemory(_)
+        | EventKind::PoolSet(_)
         | EventKind::Graph(_)
         | EventKind::Region(_)
         | EventKind::DeviceUsage(_)

@@ -76,6 +76,11 @@ impl Backend for Ascend {
         flags & words::PINNED != 0
     }
 
+    fn is_device_memory(&self, kind: u64) -> bool {
+        // ACL_HBM_MEM of `aclrtMemAttr`; others are its parts by page size.
+        kind as u32 == 1
+    }
+
     fn is_out_of_memory(&self, status: i32) -> bool {
         words::OUT_OF_MEMORY.contains(&status)
     }

@@ -114,7 +114,7 @@ impl Libraries {
                     // Another row is for it.
                     Ok(None) => {}
                     // Builds without it lack nothing else.
-                    Err(_) if matches!(locator, Locator::PtaMethod(_)) => plan.library.absent.push(spec.symbol),
+                    Err(_) if matches!(locator, Locator::PtaMethod { .. }) => plan.library.absent.push(spec.symbol),
                     Err(error) => {
                         let reason = (spec.symbol, error_chain(&error));
                         if !plan.library.not_located.contains(&reason) {

@@ -77,7 +77,7 @@ impl Cache {
             | Locator::PtaRawAlloc
             | Locator::PtaRawAllocWithStream
             | Locator::MstxMethod(_)
-            | Locator::PtaMethod(_)
+            | Locator::PtaMethod { .. }
             | Locator::MstxParse { .. } => return None,
         });
         Some(Key { cache: self, name, file_bytes: elf.len_bytes() })

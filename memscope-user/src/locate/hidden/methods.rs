@@ -15,6 +15,8 @@ const FUNCTION_AT: u64 = 8;
 const FLAGS_AT: u64 = 16;
 /// `METH_VARARGS | METH_KEYWORDS`.
 pub(super) const WITH_KEYWORDS: [u8; 4] = [3, 0, 0, 0];
+/// `METH_VARARGS`.
+const WITH_ARGUMENTS: [u8; 4] = [1, 0, 0, 0];
 /// `METH_NOARGS`.
 const WITHOUT_ARGUMENTS: [u8; 4] = [4, 0, 0, 0];
 /// Most places of a text, or of pointers to it, that are tried.
@@ -32,9 +34,9 @@ impl<'a> Tables<'a> {
         Ok(Self { elf, functions })
     }
 
-    /// The function of the only entry for a method without arguments.
-    pub(super) fn only(&self, name: &'static str) -> Result<(Function, Evidence), NotLocated> {
-        let entries = self.entries(name, WITHOUT_ARGUMENTS)?;
+    /// The function of the only entry for a method, with a tuple of arguments or without.
+    pub(super) fn only(&self, name: &'static str, has_arguments: bool) -> Result<(Function, Evidence), NotLocated> {
+        let entries = self.entries(name, if has_arguments { WITH_ARGUMENTS } else { WITHOUT_ARGUMENTS })?;
         let &[(_, function)] = &entries[..] else {
             return Err(NotLocated::Method { method: name, found: entries.len() });
         };

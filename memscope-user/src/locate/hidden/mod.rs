@@ -243,7 +243,7 @@ pub fn locate(
         Locator::PtaAllocate => virtual_function(pta::Virtual::Allocate)?,
         Locator::PtaRawAlloc => virtual_function(pta::Virtual::RawAlloc)?,
         Locator::PtaRawAllocWithStream => virtual_function(pta::Virtual::RawAllocWithStream)?,
-        Locator::PtaMethod(name) => methods::Tables::of(elf)?.only(name)?,
+        Locator::PtaMethod { name, has_arguments } => methods::Tables::of(elf)?.only(name, has_arguments)?,
         Locator::MstxMethod(method) => mstx::Module::of(elf)?.method(method)?,
         Locator::MstxParse { method, place } => {
             let module = mstx::Module::of(elf)?;

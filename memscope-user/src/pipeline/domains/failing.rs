@@ -21,7 +21,9 @@ use super::super::turn::{At, Turn};
 use super::{Interpreted, mstx};
 use crate::decode::Phase;
 use crate::hash::HashMap;
-use crate::model::{AllocFailed, AllocRecovered, Block, Device, EventKind, Name, OutOfMemory, Pool, Stacks};
+use crate::model::{
+    AllocFailed, AllocRecovered, Block, Device, DeviceMemory, EventKind, Name, OutOfMemory, Pool, Stacks,
+};
 use crate::probes::{FailingCall, Field};
 
 /// Most threads of a process with followed failures.
@@ -42,8 +44,8 @@ pub(in crate::pipeline) enum Effect {
     Failed(Failure),
     /// A request has failed for good: a dump says so.
     FailedForGood(Failure),
-    /// The thread queries the free memory: pools do so when a request has failed for good.
-    MemoryInfo,
+    /// The thread queries the free memory: pools do so when a request has failed for good. The answer, where it is known.
+    MemoryInfo(Option<DeviceMemory>),
 }
 
 /// An allocation that failed.
@@ -63,8 +65,9 @@ pub(in crate::pipeline) struct Failure {
 /// Calls of the driver that fail are [`memory`](super::memory)'s.
 pub(super) fn interpret(kind: FailingCall, call: &RawCall<'_>) -> Interpreted {
     let (pool, device) = match (kind, call.called.phase) {
-        (FailingCall::MemoryInfo, Phase::Enter) => {
-            return Ok(Some(super::Effect::Failing(Effect::MemoryInfo)));
+        // Captures of earlier versions have its entry alone.
+        (FailingCall::MemoryInfo, _) => {
+            return Ok(Some(super::Effect::Failing(Effect::MemoryInfo(device_memory(call)))));
         }
         (FailingCall::Alloc, Phase::Return) => (call.backend.driver_pool(), None),
         (FailingCall::AllocHost, Phase::Return) => (call.backend.host_pool(), Some(Device::Cpu)),
@@ -83,6 +86,17 @@ pub(super) fn interpret(kind: FailingCall, call: &RawCall<'_>) -> Interpreted {
         huge: false,
     };
     Ok(Some(super::Effect::Failing(Effect::Failed(failure))))
+}
+
+/// The answer of a query of the memory of the whole device.
+fn device_memory(call: &RawCall<'_>) -> Option<DeviceMemory> {
+    let kind = call.field(Field::MemoryKind).ok()?;
+    let answer = DeviceMemory {
+        total_bytes: call.field(Field::DeviceTotal).ok()?,
+        free_bytes: call.field(Field::DeviceFree).ok()?,
+    };
+    let is_answered = call.code() == 0 && answer.free_bytes <= answer.total_bytes && answer.total_bytes > 0;
+    (is_answered && call.backend.is_device_memory(kind)).then_some(answer)
 }
 
 /// Whether an effect shows that its thread does not try again.
@@ -192,7 +206,12 @@ impl Failing {
         match effect {
             Effect::Failed(failure) => self.failed(failure, turn),
             Effect::FailedForGood(failure) => self.listed(failure, turn),
-            Effect::MemoryInfo => self.asked(turn),
+            Effect::MemoryInfo(answer) => {
+                self.asked(turn);
+                if let Some(memory) = answer {
+                    turn.emit(turn.device(), EventKind::DeviceMemory(*memory));
+                }
+            }
         }
     }
 

@@ -110,9 +110,8 @@ pub(super) const fn has_text(kind: CallKind) -> bool {
         CallKind::Atb(kind) => atb::has_text(kind),
         CallKind::Torch(kind) => torch::has_text(kind),
         CallKind::Script(kind) => script::has_text(kind),
-        CallKind::Memory(_) | CallKind::Failing(_) | CallKind::Runtime(_) | CallKind::Pool(_) | CallKind::Watch(_) => {
-            false
-        }
+        CallKind::Pool(kind) => pools::has_text(kind),
+        CallKind::Memory(_) | CallKind::Failing(_) | CallKind::Runtime(_) | CallKind::Watch(_) => false,
     }
 }
 

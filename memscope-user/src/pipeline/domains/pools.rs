@@ -2,6 +2,8 @@
 
 mod heaps;
 
+use std::sync::Arc;
+
 use self::heaps::Heaps;
 use super::super::blocks::{Key, NewBlock, PoolTotals};
 use super::super::recent::Recent;
@@ -12,7 +14,8 @@ use super::failing::Failing;
 use crate::backend::{Backend, PoolChange, PoolWord};
 use crate::decode::Phase;
 use crate::model::{
-    Asked, BlockReturned, Device, EventKind, Figures, FreeCause, Graph, GraphChange, Name, Pool, PoolRefused,
+    Asked, BlockReturned, Device, EventKind, Figures, Fraction, FreeCause, Graph, GraphChange, Name, Pool, PoolRefused,
+    PoolSet,
 };
 use crate::probes::{Field, PoolCall, RowInfo};
 
@@ -22,7 +25,7 @@ const MAX_THREADS: usize = 32 << 10;
 const MAX_LEAVING: usize = 1 << 20;
 
 /// The effect of a call of a pool's own functions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::pipeline) enum Effect {
     /// A pool reports a block.
     Report(PoolReport),
@@ -30,6 +33,10 @@ pub(in crate::pipeline) enum Effect {
     Request { size_bytes: u64 },
     /// The program has the pool give unused memory back.
     EmptyCache,
+    /// The program changes settings.
+    Settings { text: Arc<str> },
+    /// It limits itself to a part of a device.
+    Fraction { device: u32, fraction: Fraction },
     /// A graph changes.
     Graph(Graph),
     /// The wrong function was located: all its reports are ignored.
@@ -55,8 +62,17 @@ pub(super) const fn figures(kind: PoolCall) -> &'static [Figures] {
     match kind {
         PoolCall::Alloc | PoolCall::Free | PoolCall::Report => &[Figures::Memory],
         PoolCall::Request => &[Figures::Failures],
-        PoolCall::EmptyCache | PoolCall::GraphBegin | PoolCall::GraphEnd | PoolCall::GraphReset => &[],
+        PoolCall::EmptyCache
+        | PoolCall::Settings
+        | PoolCall::Fraction
+        | PoolCall::GraphBegin
+        | PoolCall::GraphEnd
+        | PoolCall::GraphReset => &[],
     }
+}
+
+pub(super) const fn has_text(kind: PoolCall) -> bool {
+    matches!(kind, PoolCall::Settings)
 }
 
 pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
@@ -74,6 +90,10 @@ pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
         (PoolCall::Report, _) => pool_report(call)?,
         (PoolCall::Request, _) => Effect::Request { size_bytes: call.field(Field::Size)? },
         (PoolCall::EmptyCache, _) => Effect::EmptyCache,
+        (PoolCall::Settings, _) => Effect::Settings { text: call.called.text.as_deref().ok_or(Unusable)?.into() },
+        (PoolCall::Fraction, _) => {
+            Effect::Fraction { device: call.half(Field::Device)?, fraction: fraction(call.field(Field::Fraction)?)? }
+        }
         (PoolCall::GraphBegin, _) => {
             let pool = (call.field(Field::PoolFirst)?, call.field(Field::PoolSecond)?);
             graph(call, GraphChange::Begins { pool })?
@@ -83,6 +103,12 @@ pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
         _ => return Ok(None),
     };
     Ok(Some(super::Effect::Pool(effect)))
+}
+
+/// A part that `torch_npu` accepts.
+fn fraction(bits: u64) -> Result<Fraction, Unusable> {
+    let value = f64::from_bits(bits);
+    (0.0..=1.0).contains(&value).then(|| Fraction::of(value)).ok_or(Unusable)
 }
 
 fn graph(call: &RawCall<'_>, change: GraphChange) -> Result<Effect, Unusable> {
@@ -169,6 +195,13 @@ impl Pools {
             Effect::EmptyCache => {
                 self.refused(turn);
                 turn.emit(Device::None, EventKind::CacheEmptied);
+            }
+            Effect::Settings { ref text } => {
+                turn.emit(Device::None, EventKind::PoolSet(PoolSet::Settings { text: Arc::clone(text) }));
+            }
+            Effect::Fraction { device, fraction } => {
+                let device = turn.device_or_own(Some(device));
+                turn.emit(device, EventKind::PoolSet(PoolSet::Fraction(fraction)));
             }
             Effect::Graph(graph) => turn.emit(Device::None, EventKind::Graph(graph)),
             Effect::Mislocated { symbol } => self.is_mislocated(symbol, turn),

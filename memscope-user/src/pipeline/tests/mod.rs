@@ -10,7 +10,7 @@ use crate::capture::{CaptureHeader, Ending, Writer, WriterOptions};
 use crate::hash::{HashMap, HashSet};
 use crate::model::{
     Access, Alloc, AllocApi, AllocFailed, Asked, BlockReturned, Device, Event, EventKind, Free, HolderPath, Kept,
-    Looked, Mark, Module, Name, Op, OutOfMemory, PageType, PlaceLook, Pool, PoolRefused, Region, RegionKind,
+    Looked, Mark, Module, Name, Op, OutOfMemory, PageType, PlaceLook, Pool, PoolRefused, PoolSet, Region, RegionKind,
 };
 use crate::sinks::Sink;
 use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
@@ -94,6 +94,9 @@ fn line(event: &Event) -> String {
             write!(line, "recovered request {} after {}", recovered.request, recovered.failed_attempts)
         }
         EventKind::CacheEmptied => write!(line, "cache emptied"),
+        EventKind::DeviceMemory(memory) => write!(line, "device {} free {}", memory.total_bytes, memory.free_bytes),
+        EventKind::PoolSet(PoolSet::Settings { text }) => write!(line, "settings {text}"),
+        EventKind::PoolSet(PoolSet::Fraction(fraction)) => write!(line, "fraction {}", fraction.value()),
         EventKind::Graph(graph) => write!(line, "graph {:x} {:?}", graph.handle, graph.change),
         EventKind::PoolRefused(refused) => write!(line, "pool refused {}", refused.size_bytes),
         EventKind::BlockReturned(BlockReturned { addr, size_bytes, allocation_id, active_bytes, .. }) => {

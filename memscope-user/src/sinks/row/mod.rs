@@ -105,6 +105,8 @@ impl<'a> Row<'a> {
             | EventKind::Looked(_)
             | EventKind::PoolRefused(_)
             | EventKind::CacheEmptied
+            | EventKind::DeviceMemory(_)
+            | EventKind::PoolSet(_)
             | EventKind::Graph(_)
             | EventKind::ProcessEnd => None,
         }

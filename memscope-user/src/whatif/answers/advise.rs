@@ -118,7 +118,7 @@ fn is_gain(now: &Answer, other: &Answer) -> bool {
 /// When the assumed settings of the recording are refused.
 pub fn advise(requests: &Requests, question: &Question, wishes: Wishes) -> Result<Advice, String> {
     let shown = Shown::new(requests, requests, question)?;
-    let card = question.card();
+    let card = question.card(requests);
     let text = shown.settings().to_owned();
     let quick = Question { least: false, ..question.clone() };
     let full = Question { least: true, ..question.clone() };
@@ -166,7 +166,7 @@ fn emptied(
     let other = Question { recorded: Some(shown.settings().to_owned()), changed: true, ..question.clone() };
     let shown = Shown::new(&emptied, requests, &other).ok()?;
     let quick = Question { least: false, ..other };
-    let answer = shown.answer(shown.settings(), &quick, Some(&quick.card()));
+    let answer = shown.answer(shown.settings(), &quick, Some(&quick.card(requests)));
     let settings = format!("{EMPTIED} behind each step");
     Some(Answer { settings, ..answer }).filter(|answer| is_gain(now, answer))
 }

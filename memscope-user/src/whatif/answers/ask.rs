@@ -43,12 +43,13 @@ impl Question {
         self.release.unwrap_or(Release::Next)
     }
 
-    /// The device in question.
-    pub(super) fn card(&self) -> Card {
+    /// The device in question: without one, that of the recording.
+    pub(super) fn card(&self, requests: &Requests) -> Card {
         let plain = Card::default();
+        let recorded_bytes = requests.total_bytes.iter().flatten().copied().max();
         Card {
             memory_bytes: self.limit_bytes.unwrap_or(plain.memory_bytes),
-            total_bytes: self.total_bytes.or(self.limit_bytes).unwrap_or(plain.total_bytes),
+            total_bytes: self.total_bytes.or(self.limit_bytes).or(recorded_bytes).unwrap_or(plain.total_bytes),
             fraction: self.fraction,
             limits_whole_fraction: self.release().limits_whole_fraction(),
             addresses: Addresses::default(),
@@ -98,10 +99,12 @@ impl<'a> Shown<'a> {
 
     fn replayed(&self, text: &str, settings: &Settings, question: &Question, card: Option<&Card>) -> Answer {
         let recorded = Card { limits_whole_fraction: question.release().limits_whole_fraction(), ..Card::default() };
+        // Other settings are asked about in place of all that the script sets.
+        let with_script = text == self.settings();
         let setup = |device: u8, addresses: Addresses| {
             let own = || self.requests.recorded_card(device, &recorded);
             let card = Card { addresses, ..card.cloned().unwrap_or_else(own) };
-            Setup { settings: settings.clone(), card }
+            Setup { settings: settings.clone(), card, with_script }
         };
         let run = |requests: &Requests, addresses: Addresses| {
             let setup = |device| setup(device, addresses.clone());
@@ -115,6 +118,9 @@ impl<'a> Shown<'a> {
         let mut answer = self.summed(text, &first, &others);
         let fraction = card.and_then(|card| card.fraction);
         answer.notes.extend(settings.without_effect(fraction).map(str::to_owned));
+        if !with_script && !self.requests.script_settings.is_empty() {
+            answer.notes.push("in place of the settings that the script sets".to_owned());
+        }
         if settings.lazy_reclaim && self.requests.frees_in_use > 0 {
             answer
                 .notes
@@ -230,7 +236,7 @@ fn empty(text: &str) -> Answer {
 /// When the assumed settings of the recording are refused.
 pub fn ask(requests: &Requests, whole: &Requests, question: &Question) -> Result<ProcessAnswer, String> {
     let shown = Shown::new(requests, whole, question)?;
-    let card = question.card();
+    let card = question.card(requests);
     let text = shown.settings().to_owned();
     let recorded = shown.answer(&text, question, None);
     // What fits is asked of the recorded settings, too.

@@ -86,9 +86,13 @@ fn write_process(process: &ProcessAnswer, found: &WhatIf, out: &mut dyn Write) -
 
 /// The proof line comes first.
 fn write_check(check: &SelfCheck, gaps: &Gaps, out: &mut dyn Write) -> io::Result<()> {
-    let SelfCheck { events, agreeing, settings, settings_found, .. } = check;
+    let SelfCheck { events, agreeing, settings, settings_found, set_by_script, .. } = check;
     let how = if *settings_found { ", found by replay" } else { "" };
     writeln!(out, "  Settings of the recording: {}{how}", name(settings))?;
+    if !set_by_script.is_empty() {
+        let set: Vec<String> = set_by_script.iter().map(|text| OneLine(text).to_string()).collect();
+        writeln!(out, "  The script then sets: {}", set.join("; "))?;
+    }
     match &check.first {
         None if check.nothing_to_compare => {
             writeln!(out, "  The recording has nothing to compare the model with: what follows is an estimate.")?;

@@ -63,6 +63,7 @@ pub(super) enum What {
 pub(super) struct Pool {
     settings: Settings,
     card: Card,
+    with_script: bool,
     allowed_bytes: Option<u64>,
     device: Device,
     blocks: Blocks,
@@ -87,6 +88,7 @@ impl Pool {
             device: Device::new(&card),
             settings,
             card,
+            with_script: false,
             blocks: Blocks::default(),
             racks: Racks::default(),
             reservations: Vec::new(),
@@ -97,6 +99,25 @@ impl Pool {
             figures: Figures::default(),
             #[cfg(test)]
             history: None,
+        }
+    }
+
+    /// Whether what the script sets applies.
+    pub(super) fn with_script(self, with_script: bool) -> Self {
+        Self { with_script, ..self }
+    }
+
+    /// The script sets other settings. Refused ones change nothing: there the script got an error.
+    pub(super) fn script_sets(&mut self, text: &str) {
+        if let (true, Ok(settings)) = (self.with_script, self.settings.changed(text)) {
+            self.settings = settings;
+        }
+    }
+
+    /// The script limits the process to a part of the device; what the user has asked about goes first.
+    pub(super) fn limit_to(&mut self, fraction: f64) {
+        if self.card.fraction.is_none() {
+            self.allowed_bytes = Card { fraction: Some(fraction), ..self.card.clone() }.allowed_bytes();
         }
     }
 

@@ -108,6 +108,44 @@ fn the_fraction_is_not_asked_of_the_driver() {
     assert_eq!(pool.calls().failed, 0);
 }
 
+/// Half of 200 MiB: a segment of 92 MiB fits, one of 12 more does not, and does when the limit is raised. A limit that the user asks about stays.
+#[test]
+fn scripts_limit_themselves() {
+    let mut pool = pool("", 200);
+    pool.limit_to(0.5);
+    assert!(pool.malloc(90 * MIB, 0).is_some());
+    assert!(pool.malloc(11 * MIB, 0).is_none());
+    pool.limit_to(1.0);
+    assert!(pool.malloc(11 * MIB, 0).is_some());
+    let mut asked = Pool::new(settings(""), Card { fraction: Some(0.25), ..card(200) });
+    asked.lane(1, 0);
+    asked.limit_to(0.9);
+    assert!(asked.malloc(60 * MIB, 0).is_none());
+}
+
+/// A script turns growing segments on and off: blocks in such segments are not handed out while they are off.
+#[test]
+fn scripts_change_settings() {
+    let mut pool = pool("", 1024).with_script(true);
+    let plain = pool.malloc(30 * MIB, 0).expect("memory");
+    pool.script_sets("expandable_segments:True");
+    let growing = pool.malloc(30 * MIB, 0).expect("memory");
+    assert_eq!((pool.figures.segments, pool.calls().reserve), (1, 1));
+    pool.free(growing);
+    pool.script_sets("expandable_segments:False");
+    let third = pool.malloc(30 * MIB, 0).expect("memory");
+    assert_eq!((pool.figures.segments, pool.calls().malloc), (2, 2));
+    assert_ne!(pool.place(third).0, pool.place(plain).0);
+    pool.script_sets("max_split_size_mb:5");
+    assert_eq!(pool.settings, settings(""), "refused: the least is 20");
+
+    let mut deaf = Pool::new(settings(""), card(1024));
+    deaf.lane(1, 0);
+    deaf.script_sets("expandable_segments:True");
+    deaf.malloc(30 * MIB, 0).expect("memory");
+    assert_eq!(deaf.calls().reserve, 0);
+}
+
 #[test]
 fn blocks_that_streams_use_are_out_until_returned() {
     let mut pool = pool("", 1024);

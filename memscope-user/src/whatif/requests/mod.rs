@@ -11,13 +11,14 @@ mod words;
 pub use self::from_events::{Recorder, Source};
 pub(super) use self::words::{Iter, MAX_LANES, Op, Slots, Words};
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::device::Card;
-use crate::model::Stack;
+use crate::model::{Fraction, Stack};
 
 /// Requests between two kept times.
 const TIME_EVERY: usize = 64;
@@ -127,8 +128,14 @@ pub struct Requests {
     pub others_peak_bytes: Vec<u64>,
     /// Less than this the process could have of a device: at that, the driver refused it memory.
     pub limit_bytes: Vec<Option<u64>>,
-    /// Settings of the pool that the program was started with; the script may have set others.
+    /// Bytes of each device, where the program has asked for them.
+    pub total_bytes: Vec<Option<u64>>,
+    /// Settings of the pool that the program was started with.
     pub configuration: Option<String>,
+    /// Settings that the script has set later, each once.
+    pub script_settings: Vec<Arc<str>>,
+    /// Parts of devices that the script has limited itself to: index of the device, and its last part.
+    pub script_fractions: BTreeMap<u8, Fraction>,
     /// Reservations were made for segments: they are expandable.
     pub expandable: bool,
     /// Facts missing in the recording.
@@ -213,7 +220,18 @@ impl Requests {
     pub(super) fn recorded_card(&self, device: u8, card: &Card) -> Card {
         let limit_bytes = self.limit_bytes.get(usize::from(device)).copied().flatten();
         let memory_bytes = limit_bytes.map_or(card.memory_bytes, |above| above.saturating_sub(1));
-        Card { memory_bytes, ..card.clone() }
+        let total_bytes = self.total_bytes.get(usize::from(device)).copied().flatten().unwrap_or(card.total_bytes);
+        Card { memory_bytes, total_bytes, ..card.clone() }
+    }
+
+    /// What the script sets, in words.
+    pub(super) fn set_by_script(&self) -> Vec<String> {
+        let settings = self.script_settings.iter().map(ToString::to_string);
+        let fractions = self.script_fractions.iter().map(|(device, fraction)| {
+            let percent = 100.0 * fraction.value();
+            format!("at most {percent:.0} % of npu:{}", self.devices[usize::from(*device)])
+        });
+        settings.chain(fractions).collect()
     }
 
     /// Index of a device.
@@ -226,6 +244,7 @@ impl Requests {
         self.segments.push(Vec::new());
         self.others_peak_bytes.push(0);
         self.limit_bytes.push(None);
+        self.total_bytes.push(None);
         Some(index)
     }
 }

@@ -1,5 +1,7 @@
 //! Events of one process to its list of requests.
 
+use std::sync::Arc;
+
 use super::graphs::Graphs;
 use super::thread::{Grown, OfPool, Reserved, Thread};
 use super::words::{MAX_LANES, MAX_MARKS, Op, Slots};
@@ -7,12 +9,14 @@ use super::{Lane, Mark, MarkOf, Requests, Source};
 use crate::hash::HashMap;
 use crate::model::{
     Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Graph, Mark as Marked,
-    ModuleRole, Pool, PoolOperators, PoolRefused, Region, RegionKind, Setting,
+    ModuleRole, Pool, PoolOperators, PoolRefused, PoolSet, Region, RegionKind, Setting,
 };
 use crate::whatif::device::PAGE_BYTES;
 
 /// Variable with the pool's settings.
 const CONFIGURATION: &str = "PYTORCH_NPU_ALLOC_CONF";
+/// Different settings that a script sets.
+const MAX_SETTINGS: usize = 64;
 /// Bytes that `torch_npu` adds to a request, for requests with an unknown size.
 const PAD_BYTES: u64 = 32;
 
@@ -84,6 +88,12 @@ impl Process {
             EventKind::Free(free) if is_pool(free.block.pool) => self.pool_free(event, free),
             EventKind::BlockReturned(returned) if is_pool(returned.pool) => self.returned(event.device, returned),
             EventKind::CacheEmptied => self.cache_emptied(event),
+            EventKind::PoolSet(set) => self.set(event.device, set),
+            EventKind::DeviceMemory(memory) => {
+                if let Some(device) = self.device(event.device) {
+                    self.requests.total_bytes[usize::from(device)] = Some(memory.total_bytes);
+                }
+            }
             EventKind::Graph(graph) => self.graph(event.tid, graph),
             EventKind::PoolRefused(refused) => self.refused(event.tid, refused),
             EventKind::Alloc(alloc) if alloc.block.pool.is_driver() => self.driver_alloc(event, &alloc.block),
@@ -101,7 +111,7 @@ impl Process {
             EventKind::Region(region) => self.region(event, region),
             EventKind::StepStart { step } => self.mark(event.time_ns, MarkOf::Step(*step)),
             EventKind::Mark(Marked::Point { text: Some(text) }) => {
-                self.mark(event.time_ns, MarkOf::Text(std::sync::Arc::clone(text)));
+                self.mark(event.time_ns, MarkOf::Text(Arc::clone(text)));
             }
             _ => {}
         }
@@ -243,6 +253,29 @@ impl Process {
         let thread = self.threads.entry(event.tid).or_default();
         for device in 0..self.requests.devices.len() {
             thread.cache_emptied(event.time_ns, device as u8, &mut self.requests.words);
+        }
+    }
+
+    /// The script sets rules.
+    fn set(&mut self, device: Device, set: &PoolSet) {
+        match set {
+            PoolSet::Settings { text } => {
+                let known = &mut self.requests.script_settings;
+                let index = known.iter().position(|known| known == text).unwrap_or(known.len());
+                if index >= MAX_SETTINGS {
+                    self.requests.gaps.left_out += 1;
+                    return;
+                }
+                if index == known.len() {
+                    known.push(Arc::clone(text));
+                }
+                self.requests.words.push(Op::Settings { index: index as u32 });
+            }
+            PoolSet::Fraction(fraction) => {
+                let Some(device) = self.device(device) else { return };
+                self.requests.script_fractions.insert(device, *fraction);
+                self.requests.words.push(Op::Fraction { device, fraction: *fraction });
+            }
         }
     }
 

@@ -4,7 +4,10 @@ use super::*;
 use crate::analyses::script::{Script, observe};
 use crate::analyses::select::{Condition, Filter, Test};
 use crate::backend::ascend::pools;
-use crate::model::{Device, EventKind, Graph, GraphChange, Mark as Marked, PoolRefused, RunEnd, Setting};
+use crate::model::{
+    Device, DeviceMemory, EventKind, Fraction, Graph, GraphChange, Mark as Marked, PoolRefused, PoolSet, RunEnd,
+    Setting,
+};
 
 const MIB: u64 = 1 << 20;
 const NPU: Device = Device::Npu(3);
@@ -120,6 +123,25 @@ fn captured_graphs_have_pools() {
     let alloc = |lane| Op::Alloc { lane, asked: 3 * MIB };
     assert_eq!(kinds, [alloc(0), alloc(1), alloc(0), Op::PoolReleased { device: 0, private: 1 }]);
     assert_eq!(found.lanes.iter().map(|lane| (lane.stream, lane.private)).collect::<Vec<_>>(), [(5, 0), (5, 1)]);
+}
+
+/// What a script sets is kept in its order, each text once; a device's bytes are those of the last answer.
+#[test]
+fn scripts_set_rules() {
+    let mut script = script();
+    let settings = |text: &str| EventKind::PoolSet(PoolSet::Settings { text: text.into() });
+    let half = Fraction::of(0.5);
+    script.event(settings("a:1")).event(EventKind::PoolSet(PoolSet::Fraction(half)));
+    script.event(EventKind::DeviceMemory(DeviceMemory { total_bytes: 64 * MIB, free_bytes: MIB }));
+    ask(&mut script, SEGMENT, 3 * MIB, Some((SEGMENT, 20 * MIB)));
+    script.event(settings("b:2")).event(settings("a:1"));
+    let found = requests(&script);
+    let kinds: Vec<Op> = ops(&found).into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    let settings = |index| Op::Settings { index };
+    let limited = Op::Fraction { device: 0, fraction: half };
+    assert_eq!(kinds, [settings(0), limited, Op::Alloc { lane: 0, asked: 3 * MIB }, settings(1), settings(0)]);
+    assert_eq!(found.set_by_script(), ["a:1", "b:2", "at most 50 % of npu:3"]);
+    assert_eq!(found.total_bytes, [Some(64 * MIB)]);
 }
 
 /// Calls that empty the cache count each, whether segments are freed in them or not, and those are no further ones.

@@ -3,6 +3,8 @@
 //! The first three bits are the kind. Blocks are numbered by *slots*: an allocation takes the slot that was freed last,
 //! or a new one, so that neither side has to store it, and a replay finds live blocks in a small table.
 
+use crate::model::Fraction;
+
 /// An action of the program, or of the driver below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::whatif) enum Op {
@@ -26,6 +28,10 @@ pub(in crate::whatif) enum Op {
     Mark { index: u32 },
     /// No graph uses a private pool any more: what is free in it may be given back.
     PoolReleased { device: u8, private: u16 },
+    /// The program changes settings of the pools: those of this number.
+    Settings { index: u32 },
+    /// The program may have this part of a device.
+    Fraction { device: u8, fraction: Fraction },
     /// Nothing: was first taken for another operation.
     Nothing { words: u8 },
 }
@@ -52,6 +58,8 @@ const RESERVED: u32 = 2;
 const MARK: u32 = 3;
 const NOTHING: u32 = 4;
 const POOL_RELEASED: u32 = 5;
+const SETTINGS: u32 = 6;
+const FRACTION: u32 = 7;
 
 /// The words of an operation, and their number.
 const fn encode(op: Op) -> ([u32; 3], usize) {
@@ -62,8 +70,10 @@ const fn encode(op: Op) -> ([u32; 3], usize) {
         Op::FreeInUse { slot } => ([FREE_IN_USE << 29 | slot, 0, 0], 1),
         Op::Returned { slot } => ([RETURNED << 29 | slot, 0, 0], 1),
         Op::EmptyCache { device } => ([other(EMPTY_CACHE, device as u32), 0, 0], 1),
-        Op::Others { device, bytes } => ([other(OTHERS, device as u32), (bytes >> 32) as u32, bytes as u32], 3),
-        Op::Reserved { device, bytes } => ([other(RESERVED, device as u32), (bytes >> 32) as u32, bytes as u32], 3),
+        Op::Others { device, bytes } => wide(OTHERS, device, bytes as u64),
+        Op::Reserved { device, bytes } => wide(RESERVED, device, bytes),
+        Op::Settings { index } => ([other(SETTINGS, index), 0, 0], 1),
+        Op::Fraction { device, fraction } => wide(FRACTION, device, fraction.value().to_bits()),
         Op::Mark { index } => ([other(MARK, index), 0, 0], 1),
         Op::PoolReleased { device, private } => {
             ([other(POOL_RELEASED, (device as u32) << 16 | private as u32), 0, 0], 1)
@@ -74,6 +84,10 @@ const fn encode(op: Op) -> ([u32; 3], usize) {
 
 const fn other(kind: u32, low: u32) -> u32 {
     OTHER << 29 | kind << 24 | low
+}
+
+const fn wide(kind: u32, device: u8, value: u64) -> ([u32; 3], usize) {
+    ([other(kind, device as u32), (value >> 32) as u32, value as u32], 3)
 }
 
 const fn request(kind: u32, lane: u16, asked: u64) -> ([u32; 3], usize) {
@@ -151,6 +165,8 @@ fn decode_other(low: u32, rest: &[u32]) -> Option<(Op, usize)> {
         RESERVED => (Op::Reserved { device, bytes: wide()? }, 2),
         MARK => (Op::Mark { index: value }, 0),
         POOL_RELEASED => (Op::PoolReleased { device: (value >> 16) as u8, private: value as u16 }, 0),
+        SETTINGS => (Op::Settings { index: value }, 0),
+        FRACTION => (Op::Fraction { device, fraction: Fraction::of(f64::from_bits(wide()?)) }, 2),
         _ => (Op::Nothing { words: value as u8 }, (value as usize).saturating_sub(1)),
     })
 }
@@ -205,6 +221,8 @@ mod tests {
             Op::Reserved { device: 2, bytes: 1 << 40 },
             Op::Mark { index: MAX_MARKS - 1 },
             Op::PoolReleased { device: 255, private: 8192 },
+            Op::Settings { index: (1 << 24) - 1 },
+            Op::Fraction { device: 254, fraction: Fraction::of(0.3) },
             Op::Nothing { words: 3 },
             Op::Free { slot: 0 },
         ];

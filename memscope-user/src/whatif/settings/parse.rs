@@ -28,7 +28,27 @@ impl Settings {
     ///
     /// Values that the allocator of that release refuses, or does not know.
     pub fn parse(text: &str, family: Family, release: Release) -> Result<Self, Refused> {
-        let mut settings = Self::of(family);
+        Self::of(family).with(text, release)
+    }
+
+    /// The settings after a script has set others: in `CachingAllocatorConfig::parseArgs`, three return to their defaults, the others stay.
+    ///
+    /// # Errors
+    ///
+    /// As [`Settings::parse`]. What releases know is not asked: the script's has taken it.
+    pub fn changed(&self, text: &str) -> Result<Self, Refused> {
+        let plain = Self::of(self.family);
+        let kept = Self {
+            max_split_bytes: plain.max_split_bytes,
+            gc_threshold: plain.gc_threshold,
+            round_divisions: plain.round_divisions,
+            ..self.clone()
+        };
+        kept.with(text, Release::Next)
+    }
+
+    fn with(self, text: &str, release: Release) -> Result<Self, Refused> {
+        let mut settings = self;
         if text.len() > MAX_BYTES {
             return Err(Refused(format!("the settings have {} bytes; {MAX_BYTES} is the most", text.len())));
         }

@@ -123,3 +123,14 @@ fn segments_of_sizes() {
     let gigabytes = parse("page_size:1g").expect("settings");
     assert_eq!((gigabytes.segment_bytes(MIB), gigabytes.segment_bytes(3 * MIB)), (2 * MIB, GIB));
 }
+
+/// What a script sets replaces what it names; three settings return to their defaults where it does not name them, the others stay.
+#[test]
+fn a_script_changes_settings() {
+    let before =
+        parse("max_split_size_mb:64,garbage_collection_threshold:0.5,roundup_power2_divisions:4,segment_size_mb:32");
+    let after = before.expect("settings").changed("expandable_segments:True").expect("settings");
+    assert_eq!(after, parse("segment_size_mb:32,expandable_segments:True").expect("settings"));
+    let refused = after.changed("max_split_size_mb:64").expect_err("refused").to_string();
+    assert!(refused.contains("excludes max_split_size_mb"), "{refused}");
+}

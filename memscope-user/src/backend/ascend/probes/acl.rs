@@ -112,7 +112,11 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     ProbeSpec {
         symbol: "aclrtGetMemInfo",
         meaning: CallKind::Failing(FailingCall::MemoryInfo),
-        when: When::Entry,
+        fields: &[
+            (Field::MemoryKind, Fetch::arg(0)),
+            (Field::DeviceFree, Fetch::out(1)),
+            (Field::DeviceTotal, Fetch::out(2)),
+        ],
         group: Group::Init,
         ..ACL
     },

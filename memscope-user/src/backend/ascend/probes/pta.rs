@@ -72,8 +72,27 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     // PyObject *THNPModule_emptyCache(PyObject *self, PyObject *noargs): `torch.npu.empty_cache()`, also where there is nothing to give back.
     ProbeSpec {
         symbol: "_npu_emptyCache",
-        locator: Some(Locator::PtaMethod("_npu_emptyCache")),
+        locator: Some(Locator::PtaMethod { name: "_npu_emptyCache", has_arguments: false }),
         meaning: CallKind::Pool(PoolCall::EmptyCache),
+        ..PTA
+    },
+    // void c10_npu::NPUCachingAllocator::setAllocatorSettings(const std::string &settings): `torch.npu.memory._set_allocator_settings()`.
+    // It throws what it refuses, so at its return they are in force.
+    ProbeSpec {
+        symbol: "_ZN7c10_npu19NPUCachingAllocator20setAllocatorSettingsERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
+        meaning: CallKind::Pool(PoolCall::Settings),
+        when: When::OwnReturn,
+        text_arg: Some(0),
+        text_at: Some(0),
+        ..PTA
+    },
+    // PyObject *THNPModule_setMemoryFraction(PyObject *self, PyObject *args): `torch.npu.set_per_process_memory_fraction()`, with a tuple of
+    // a `float` and an `int`. In CPython 3.8 to 3.14, a tuple's items begin at 24, a `float`'s value is at 16, an `int`'s lowest digit at 24.
+    ProbeSpec {
+        symbol: "_npu_setMemoryFraction",
+        locator: Some(Locator::PtaMethod { name: "_npu_setMemoryFraction", has_arguments: true }),
+        meaning: CallKind::Pool(PoolCall::Fraction),
+        fields: &[(Field::Fraction, Fetch::behind(1, 24, 16)), (Field::Device, Fetch::behind(1, 32, 24))],
         ..PTA
     },
     CAPTURE_BEGIN,

@@ -237,17 +237,22 @@ fn the_table_has_to_be_whole_and_the_only_one() {
     }
 }
 
-/// A method without arguments is known by its name alone, if one entry has it.
+/// A method without arguments, or with a tuple of them, is known by its name and that, if one entry has it.
 #[test]
-fn methods_without_arguments() {
-    for machine in BOTH {
+fn methods_by_name() {
+    for (machine, (own, has_arguments)) in
+        BOTH.into_iter().flat_map(|machine| [(machine, (4, false)), (machine, (1, true))])
+    {
         let of = |flags: u64, entries: &[(usize, usize)]| {
             let sketch = Sketch { flags, entries: entries.to_vec(), ..genuine(machine, Form::Direct) };
-            locate(Locator::PtaMethod("mark"), "m", &ElfFile::parse(&sketch.build()).expect("a file"), None)
+            let locator = Locator::PtaMethod { name: "mark", has_arguments };
+            locate(locator, "m", &ElfFile::parse(&sketch.build()).expect("a file"), None)
         };
-        let found = of(4, &[(0, MARK), (1, RANGE_START)]).expect("found").expect("one form");
+        let found = of(own, &[(0, MARK), (1, RANGE_START)]).expect("found").expect("one form");
         assert_eq!((found.function.vaddr, found.call), (start(MARK), None));
-        for (flags, entries) in [(3, &[(0, MARK)][..]), (4, &[(1, MARK)]), (4, &[(0, MARK), (0, RANGE_END)])] {
+        let wrong =
+            [(3, &[(0, MARK)][..]), (5 - own, &[(0, MARK)]), (own, &[(1, MARK)]), (own, &[(0, MARK), (0, RANGE_END)])];
+        for (flags, entries) in wrong {
             let error = of(flags, entries).expect_err("refused").to_string();
             assert!(error.ends_with("entries of the module's table of methods could be `mark`, expected 1"), "{error}");
         }
