@@ -96,7 +96,7 @@ mod tests {
     /// The last line of a figure, of 60 s with a limit of 2 MiB.
     fn last(growth: Growth, now_bytes: u64, seconds_left: [Option<f64>; 3]) -> String {
         let bytes_per_hour = Some([1.0, 2.0, 3.0]);
-        let seconds_left = Some(seconds_left).filter(|_| growth == Growth::Grows);
+        let seconds_left = (growth == Growth::Grows).then_some(seconds_left);
         let forecast = Forecast { growth, now_bytes, bytes_per_hour, seconds_left, seen_seconds: 60.0 };
         let mut out = Vec::new();
         write_figure("the pool holds", &forecast, Some(2 << 20), &mut out).expect("written");
