@@ -100,7 +100,7 @@ fn of_command(command: Command) -> ExitCode {
         Command::Ranks(args) => runs::on(args, |args| &mut args.files, ranks::run),
         Command::Whatif(args) => runs::on(args, |args| &mut args.replayed.files, whatif::run),
         Command::Advise(args) => runs::on(args, |args| &mut args.replayed.files, whatif::run_advise),
-        Command::Forecast(args) => runs::on(args, |args| &mut args.files, forecast::run),
+        Command::Forecast(args) => forecast::run(args),
         Command::Inefficient(args) => runs::on(args, |args| &mut args.file, inefficient::run),
         Command::Decompose(args) if args.print_rules => decompose::run(&args),
         Command::Decompose(args) => runs::on(args, |args| &mut args.files, decompose::run),

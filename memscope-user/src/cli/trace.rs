@@ -61,7 +61,7 @@ pub(super) fn run(args: &RunArgs) -> ExitCode {
     }
     let (console, moments) = Console::new(&args.trace);
     let console = Arc::new(Console { runs_program: true, ..console });
-    match trace(options, &console, moments) {
+    match trace(options, Arc::<Console>::clone(&console), moments) {
         Ok(Summary { program_status: Some(0), results })
             if results.end.is_failure() || !console.is_complete(&results) =>
         {
@@ -126,7 +126,7 @@ pub(super) fn attach_for(
     moments: UnboundedReceiver<Phase>,
 ) -> Result<u8, TraceError> {
     let console = Arc::new(console);
-    let Summary { results, .. } = trace(options, &console, moments)?;
+    let Summary { results, .. } = trace(options, Arc::<Console>::clone(&console), moments)?;
     let failed = results.end.is_failure() || !console.is_complete(&results);
     Ok(match (failed, console.found.load(Ordering::Relaxed)) {
         (true, _) => FAILURE,
@@ -136,14 +136,13 @@ pub(super) fn attach_for(
 }
 
 /// Traces until the end, and passes signals on.
-fn trace(
+pub(super) fn trace(
     options: TraceOptions,
-    console: &Arc<Console>,
+    listener: Arc<dyn Listener>,
     mut moments: UnboundedReceiver<Phase>,
 ) -> Result<Summary, TraceError> {
     heap::keep_little();
     options.check()?;
-    let listener: Arc<dyn Listener> = Arc::<Console>::clone(console);
     let trace = Trace::start(options, listener)?;
     if let Err(failure) = heed_signals(&trace.control(), &mut moments) {
         error(format_args!("signals cannot be read: {failure}"));

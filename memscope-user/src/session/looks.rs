@@ -44,11 +44,13 @@ pub struct HolderOptions {
     pub keys: bool,
     /// Read the framework's pool of each process that is attached to, once: its blocks from before then count as found.
     pub pool: bool,
+    /// Look for the purposes of those blocks, too, by a pass over the process's memory.
+    pub purposes: bool,
 }
 
 impl Default for HolderOptions {
     fn default() -> Self {
-        Self { looks: Looks::default(), keys: true, pool: false }
+        Self { looks: Looks::default(), keys: true, pool: false, purposes: true }
     }
 }
 

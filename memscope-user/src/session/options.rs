@@ -171,6 +171,7 @@ impl TraceOptions {
     pub(super) fn purposes(&self) -> Purposes {
         let has_rows = self.output.as_ref().is_some_and(|output| output.rows);
         match self.traced {
+            _ if !self.holders.purposes => Purposes::Never,
             Traced::Processes(_) if has_rows && self.collect.analyses.decompose() => Purposes::First,
             Traced::Processes(_) => Purposes::Later,
             _ => Purposes::Never,

@@ -272,6 +272,12 @@ impl Tracer {
         Self::new("top").option("--pid").option(pid.to_string())
     }
 
+    /// When the memory of a running process will be full.
+    #[must_use]
+    pub fn forecast(pid: u32) -> Self {
+        Self::new("forecast").option("--pid").option(pid.to_string())
+    }
+
     /// Writes the outputs of a capture again.
     #[must_use]
     pub fn replay(capture: &Path) -> Self {
@@ -329,7 +335,7 @@ impl Tracer {
             command.arg("--late-libraries=stop");
         }
         command.args(&options);
-        if !matches!(verb, "stat" | "top") {
+        if !matches!(verb, "stat" | "top" | "forecast") {
             command.arg("-o").arg(folder.output_path());
         }
         if matches!(verb, "run" | "attach") {

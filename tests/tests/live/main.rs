@@ -17,6 +17,7 @@ mod diff;
 mod errors;
 mod explain;
 mod first_screen;
+mod forecast;
 mod fragmentation;
 mod holders;
 mod kills;

@@ -95,6 +95,7 @@ fn version_name() -> String {
 
 mod attach;
 mod changes;
+mod forecast;
 mod found;
 mod holders;
 mod kinds;

@@ -222,7 +222,7 @@ impl TraceArgs {
             (false, true) => Looks::Often,
             (false, false) => Looks::Seldom,
         };
-        HolderOptions { looks, keys: !self.no_keys, pool: !self.no_holders && !self.no_pool_at_attach }
+        HolderOptions { looks, keys: !self.no_keys, pool: !self.no_holders && !self.no_pool_at_attach, purposes: true }
     }
 
     /// The library's options for these processes, with output.

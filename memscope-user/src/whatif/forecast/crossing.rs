@@ -16,7 +16,7 @@ const WIDER: f64 = 1.161_834_242_728_283;
 const RESIDUALS: f64 = 1.3;
 const INCREMENTS: f64 = 1.25;
 /// Futures end after this many times the observed time.
-const HORIZON: f64 = 60.0;
+pub(super) const HORIZON: f64 = 60.0;
 
 /// The result.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -16,7 +16,7 @@ pub use self::text::write_forecasts;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use self::crossing::{Crossing, crossing};
+use self::crossing::{Crossing, HORIZON, crossing};
 use crate::robust;
 
 /// Parts of a series; fewer than half of them are no evidence.
@@ -45,11 +45,22 @@ pub struct Forecast {
     /// Bytes per hour: low end of the 90 % interval, middle, high end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_per_hour: Option<[f64; 3]>,
-    /// Seconds from the end of the recording to the limit: earliest, middle, latest of the 90 % interval; null is never.
+    /// Seconds from the end of the recording to the limit: earliest, middle, latest of the 90 % interval; null is later than 60 times
+    /// what was seen, or never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_left: Option<[Option<f64>; 3]>,
     /// Seconds of the recording that it is from.
     pub seen_seconds: f64,
+}
+
+/// How a limit is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitFrom {
+    /// It was given.
+    Given,
+    /// What the pool holds, and what the driver had free on the device, when that was least.
+    Driver,
 }
 
 /// Forecasts of one device of a process.
@@ -62,6 +73,13 @@ pub struct DeviceForecast {
     /// Bytes that the pool can have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
+    /// How that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_from: Option<LimitFrom>,
+    /// End of the recording of the process, nanoseconds since the Unix epoch.
+    pub until_ns: u64,
+    /// The process ended before the recording did.
+    pub ended: bool,
     /// Memory that the pool holds.
     pub reserved: Forecast,
     /// The program's part of it.
@@ -73,18 +91,30 @@ pub struct DeviceForecast {
 /// Answers of `forecast`.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Forecasts {
-    /// The file.
+    /// The files, or the processes that were watched.
     pub input: String,
     /// By process and device.
     pub devices: Vec<DeviceForecast>,
 }
 
-/// The forecast of a device.
+/// The forecast of a device. Without a limit, that of the driver's figures counts where the recording has them.
 #[must_use]
-pub fn forecast(series: &Series, limit_bytes: Option<u64>) -> DeviceForecast {
+pub fn forecast(series: &Series, given_bytes: Option<u64>) -> DeviceForecast {
+    let limit_bytes = given_bytes.or(series.room_bytes);
+    let from = if given_bytes.is_some() { LimitFrom::Given } else { LimitFrom::Driver };
     let [reserved, allocated] = [Held::Reserved, Held::Allocated].map(|held| of_figure(series, held, limit_bytes));
     let fragmentation = reserved.growth == Growth::Grows && allocated.growth == Growth::NotSeen;
-    DeviceForecast { pid: series.pid, device: series.device, limit_bytes, reserved, allocated, fragmentation }
+    DeviceForecast {
+        pid: series.pid,
+        device: series.device,
+        limit_bytes,
+        limit_from: limit_bytes.map(|_| from),
+        until_ns: series.end_ns(),
+        ended: series.ended,
+        reserved,
+        allocated,
+        fragmentation,
+    }
 }
 
 fn of_figure(series: &Series, held: Held, limit_bytes: Option<u64>) -> Forecast {

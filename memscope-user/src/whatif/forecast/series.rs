@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use crate::analyses::Observer;
-use crate::model::{Device, Event, EventKind, PoolOperators, RunEnd};
+use crate::model::{Device, DeviceUsage, Event, EventKind, PoolOperators, RunEnd};
 use crate::robust::Point;
 
 /// Intervals of a series: at twice as many, neighbours are joined.
 const INTERVALS: usize = 4096;
 /// Length of the first intervals.
 const FIRST_NS: u64 = 10_000_000;
+/// Series of a recording; of further processes there are none. A server may start workers for weeks.
+const MAX_SERIES: usize = 512;
 
 /// A figure of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,10 @@ pub struct Series {
     peaks: Vec<Option<[u64; 2]>>,
     /// The last figures.
     pub(super) last: [u64; 2],
+    /// What the pool could have: its own memory, and what the driver had free, when that was least.
+    pub(super) room_bytes: Option<u64>,
+    /// The process ended before the recording did.
+    pub(super) ended: bool,
 }
 
 impl Series {
@@ -59,6 +65,17 @@ impl Series {
         let peak = &mut self.peaks[index];
         *peak = Some(peak.map_or(figures, |known| highest(known, figures)));
         self.last = figures;
+    }
+
+    /// The driver's figures of the device. Others may come and go: the least room counts.
+    pub(super) fn driver(&mut self, used_bytes: u64, total_bytes: u64) {
+        let room = self.last[0].saturating_add(total_bytes.saturating_sub(used_bytes));
+        self.room_bytes = Some(self.room_bytes.map_or(room, |least| least.min(room)));
+    }
+
+    /// When the recording of it ended, nanoseconds since the Unix epoch.
+    pub(super) const fn end_ns(&self) -> u64 {
+        self.end_ns
     }
 
     fn index(&self, time_ns: u64) -> usize {
@@ -107,11 +124,33 @@ impl Collector {
         (Self { running: BTreeMap::new(), done: Vec::new(), out }, made)
     }
 
+    /// What the pools of all living processes hold at the moment.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        self.running.values().map(|series| series.last[0]).sum()
+    }
+
+    /// The recording is over: all series.
+    #[must_use]
+    pub fn take(&mut self, end: &RunEnd) -> Vec<Series> {
+        self.end(None, end.time_ns);
+        std::mem::take(&mut self.done)
+    }
+
     fn add(&mut self, event: &Event, device: Device, used_bytes: u64, total_bytes: Option<u64>) {
         let (Device::Npu(device), Some(total_bytes)) = (device, total_bytes) else { return };
         let key = (event.pid, device);
+        if self.running.len() + self.done.len() >= MAX_SERIES && !self.running.contains_key(&key) {
+            return;
+        }
         let series = self.running.entry(key).or_insert_with(|| Series::new(event.pid, device, event.time_ns));
         series.add(event.time_ns, [total_bytes, used_bytes]);
+    }
+
+    fn driver(&mut self, device: Device, usage: &DeviceUsage) {
+        let Device::Npu(device) = device else { return };
+        let on_device = self.running.iter_mut().filter(|((_, of), _)| *of == device);
+        on_device.for_each(|(_, series)| series.driver(usage.used_bytes, usage.total_bytes));
     }
 
     fn end(&mut self, pid: Option<u32>, time_ns: u64) {
@@ -120,6 +159,7 @@ impl Collector {
         for mut series in keys.into_iter().filter_map(|key| self.running.remove(&key)) {
             // To the end nothing changed.
             series.add(time_ns.max(series.end_ns), series.last);
+            series.ended = pid.is_some();
             self.done.push(series);
         }
     }
@@ -136,14 +176,15 @@ impl Observer for Collector {
             {
                 self.add(event, free.block.device, free.used_bytes, free.total_bytes);
             }
+            EventKind::DeviceUsage(usage) => self.driver(event.device, usage),
             EventKind::ProcessEnd => self.end(Some(event.pid), event.time_ns),
             _ => {}
         }
     }
 
     fn finish(&mut self, end: &RunEnd) {
-        self.end(None, end.time_ns);
+        let all = self.take(end);
         // The receiver may be gone.
-        let _ = self.out.send(std::mem::take(&mut self.done));
+        let _ = self.out.send(all);
     }
 }

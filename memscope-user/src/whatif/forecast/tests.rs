@@ -104,3 +104,51 @@ fn events_become_series() {
     let all = made.try_recv().expect("a run");
     assert_eq!((all.len(), all[0].pid, all[0].device, all[0].last), (1, 7, 3, [300, 50]));
 }
+
+/// The driver has 100 bytes free while the pool holds 200, then 150 while it holds 300: the least room is 300. Other devices do not count,
+/// and a given limit comes first.
+#[test]
+fn the_driver_says_the_limit() {
+    const TOTAL: u64 = 1 << 36;
+    let mut script = Script::new(7, Device::Npu(3));
+    script.reported(Some((100, 200))).alloc(pools::PTA, 0x100, 100).usage(TOTAL - 100, None);
+    script.reported(Some((150, 300))).alloc(pools::PTA, 0x200, 50).usage(TOTAL - 150, None);
+    script.on(8, Device::Npu(4)).usage(TOTAL, None);
+    let (collector, made) = Collector::new();
+    observe(collector, script.events(), &RunEnd::default());
+    let all = made.try_recv().expect("a run");
+    let limit = |given| {
+        let found = forecast(&all[0], given);
+        (found.limit_bytes, found.limit_from)
+    };
+    assert_eq!(limit(None), (Some(300), Some(LimitFrom::Driver)));
+    assert_eq!(limit(Some(77)), (Some(77), Some(LimitFrom::Given)));
+    let alone = forecast(&Series::new(7, 0, 0), None);
+    assert_eq!((alone.limit_bytes, alone.limit_from), (None, None));
+}
+
+/// A process that ends is said to have ended, at its own end; one that goes on has the end of the recording.
+#[test]
+fn ends_of_processes() {
+    let mut script = Script::new(7, Device::Npu(0));
+    script.reported(Some((1, 2))).alloc(pools::PTA, 0x100, 1).process_end();
+    script.on(8, Device::Npu(0)).reported(Some((3, 4))).alloc(pools::PTA, 0x100, 3);
+    let (collector, made) = Collector::new();
+    observe(collector, script.events(), &RunEnd { time_ns: 1000, ..RunEnd::default() });
+    let all = made.try_recv().expect("a run");
+    let ends: Vec<_> = all.iter().map(|series| forecast(series, None)).collect();
+    assert_eq!(ends.iter().map(|found| (found.pid, found.ended)).collect::<Vec<_>>(), [(7, true), (8, false)]);
+    assert!(ends[0].until_ns < 1000 && ends[1].until_ns == 1000, "{ends:?}");
+}
+
+/// A server that starts workers for ever does not fill the memory.
+#[test]
+fn series_of_many_processes_are_bounded() {
+    let mut script = Script::new(1, Device::Npu(0));
+    for pid in 1..=600 {
+        script.on(pid, Device::Npu(0)).reported(Some((1, 2))).alloc(pools::PTA, 0x100, 1).process_end();
+    }
+    let (collector, made) = Collector::new();
+    observe(collector, script.events(), &RunEnd::default());
+    assert_eq!(made.try_recv().expect("a run").len(), 512);
+}
