@@ -19,7 +19,7 @@ use crate::whatif::answers::{
     Advices, ProcessAnswer, Question, WhatIf, Wishes, advise as advise_of, ask, write_advices, write_what_if,
 };
 use crate::whatif::snapshot::{is_snapshot, requests_of};
-use crate::whatif::{Batches, EmptyAt, Family, Recorder, Release, Requests, Source, Until, scaled, with_empty_caches};
+use crate::whatif::{Batches, EmptyAt, Recorder, Release, Requests, Source, Until, scaled, with_empty_caches};
 
 /// Larger snapshots are not read.
 const MAX_SNAPSHOT_BYTES: u64 = 4 << 30;
@@ -99,8 +99,7 @@ impl ReplayedArgs {
         let limit_bytes = self.limit.map(|limit| limit.saturating_sub(self.reserve.unwrap_or(0)));
         Question {
             recorded: self.recorded.clone(),
-            family: Family::Npu,
-            release: self.release,
+            release: self.release.unwrap_or_default(),
             limit_bytes,
             total_bytes: self.limit,
             fraction: self.fraction,

@@ -7,7 +7,7 @@ use super::device::{Addresses, Card};
 use super::pool::{Id, Pool};
 use super::replay::{Look, Replay, Setup, Until};
 use super::requests::Requests;
-use super::settings::{Family, Release, Settings};
+use super::settings::{Release, Settings};
 
 /// Settings that are tried if none are given, most likely first. A pool known to be expandable is tried with expandable
 /// settings only.
@@ -161,12 +161,12 @@ pub fn check(requests: &Requests, text: &str, settings: &Settings, card: &Card) 
 
 /// The settings of the recording: those that reproduce it, or the largest part of it.
 #[must_use]
-pub fn find_settings(requests: &Requests, family: Family, release: Release, card: &Card) -> (SelfCheck, Settings) {
+pub fn find_settings(requests: &Requests, release: Release, card: &Card) -> (SelfCheck, Settings) {
     let mut best: Option<(SelfCheck, Settings)> = None;
     // The settings at the program's start come first; its script may have set others.
     let started_with = requests.configuration.as_deref().into_iter();
     for text in started_with.chain(CANDIDATES) {
-        let Ok(settings) = Settings::parse(text, family, release) else { continue };
+        let Ok(settings) = Settings::parse(text, release) else { continue };
         if requests.expandable != settings.expandable {
             continue;
         }
@@ -180,5 +180,8 @@ pub fn find_settings(requests: &Requests, family: Family, release: Release, card
             break;
         }
     }
-    best.unwrap_or_else(|| (check(requests, "", &Settings::of(family), card), Settings::of(family)))
+    best.unwrap_or_else(|| {
+        let plain = Settings::of(release.family());
+        (check(requests, "", &plain, card), plain)
+    })
 }

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::MIB;
+use super::settings::Settings;
 
 /// The driver charges whole pages.
 pub(super) const PAGE_BYTES: u64 = 2 * MIB;
@@ -58,11 +59,19 @@ impl Default for Card {
 }
 
 impl Card {
-    /// Bytes that the fraction allows.
+    /// Bytes that the fraction allows: that of the device, else that of the settings.
     #[must_use]
-    pub fn allowed_bytes(&self) -> Option<u64> {
-        let fraction = self.fraction.filter(|fraction| self.limits_whole_fraction || *fraction < 1.0)?;
+    pub fn allowed_bytes(&self, settings: &Settings) -> Option<u64> {
+        let fraction = self.fraction.or(settings.fraction);
+        let fraction = fraction.filter(|fraction| self.limits_whole_fraction || *fraction < 1.0)?;
         Some((fraction * self.total_bytes as f64) as u64)
+    }
+
+    /// Bytes beyond which `throw_on_cudamalloc_oom` fails a request: the fraction of the settings, or the whole.
+    #[must_use]
+    pub fn early_limit_bytes(&self, settings: &Settings) -> Option<u64> {
+        let fraction = settings.fraction.unwrap_or(1.0);
+        settings.rejects_early.then_some((fraction * self.total_bytes as f64) as u64)
     }
 }
 
@@ -274,9 +283,10 @@ mod tests {
     #[test]
     fn fractions_allow() {
         let card = Card { total_bytes: 1000, fraction: Some(0.5), ..Card::default() };
-        assert_eq!(card.allowed_bytes(), Some(500));
+        let plain = Settings::default();
+        assert_eq!(card.allowed_bytes(&plain), Some(500));
         let whole = Card { fraction: Some(1.0), ..card };
-        assert_eq!(whole.allowed_bytes(), Some(1000));
-        assert_eq!(Card { limits_whole_fraction: false, ..whole }.allowed_bytes(), None);
+        assert_eq!(whole.allowed_bytes(&plain), Some(1000));
+        assert_eq!(Card { limits_whole_fraction: false, ..whole }.allowed_bytes(&plain), None);
     }
 }

@@ -68,7 +68,7 @@ fn candidates(requests: &Requests, question: &Question) -> Vec<String> {
         "roundup_power2_divisions:8".to_owned(),
         "roundup_power2_divisions:16".to_owned(),
     ];
-    if question.family == Family::Npu {
+    if question.release.family() == Family::Npu {
         found.push("expandable_segments:True,base_addr_aligned_kb:0".to_owned());
         found.extend([32, 64, 128, 256].map(|mb| format!("expandable_segments:True,segment_size_mb:{mb}")));
     }
@@ -142,7 +142,7 @@ pub fn advise(requests: &Requests, question: &Question, wishes: Wishes) -> Resul
     for answer in better.iter_mut().take(LEAST_OF).filter(|answer| !answer.settings.starts_with(EMPTIED)) {
         answer.least = shown.answer(&answer.settings.clone(), &full, Some(&card)).least;
     }
-    let settings = Settings::parse(&text, question.family, question.release()).unwrap_or_default();
+    let settings = Settings::parse(&text, question.release).unwrap_or_default();
     let bounds = bounds(requests, &settings);
     Ok(Advice { pid: requests.pid, gaps: requests.gaps, check: shown.check, now, better, tried, bounds })
 }

@@ -7,7 +7,7 @@ use crate::whatif::device::{Addresses, Card};
 use crate::whatif::least::least;
 use crate::whatif::replay::{Blind, Outcome, Parting, Replay, Setup, Until};
 use crate::whatif::requests::{MarkOf, Requests};
-use crate::whatif::settings::{Family, Release, Settings};
+use crate::whatif::settings::{Release, Settings};
 use crate::whatif::streams::{LAGS, with_lags};
 
 /// Frames shown of a request.
@@ -20,10 +20,8 @@ pub struct Question {
     pub settings: Vec<String>,
     /// Settings of the recording, if they are known.
     pub recorded: Option<String>,
-    /// The allocator.
-    pub family: Family,
-    /// Release of `torch_npu`; `None`: the newest.
-    pub release: Option<Release>,
+    /// The allocator, and its release.
+    pub release: Release,
     /// Bytes of a device that the process can have; `None`: unlimited.
     pub limit_bytes: Option<u64>,
     /// Bytes of the device, the base of fractions; `None`: the limit.
@@ -39,10 +37,6 @@ pub struct Question {
 }
 
 impl Question {
-    pub(super) fn release(&self) -> Release {
-        self.release.unwrap_or(Release::Next)
-    }
-
     /// The device in question.
     pub(super) fn card(&self) -> Card {
         let plain = Card::default();
@@ -50,7 +44,7 @@ impl Question {
             memory_bytes: self.limit_bytes.unwrap_or(plain.memory_bytes),
             total_bytes: self.total_bytes.or(self.limit_bytes).unwrap_or(plain.total_bytes),
             fraction: self.fraction,
-            limits_whole_fraction: self.release().limits_whole_fraction(),
+            limits_whole_fraction: self.release.limits_whole_fraction(),
             addresses: Addresses::default(),
         }
     }
@@ -69,14 +63,14 @@ pub struct Shown<'a> {
 impl<'a> Shown<'a> {
     /// Checks a recording. `whole` is the recording itself where `requests` are a part of it.
     pub fn new(requests: &'a Requests, whole: &Requests, question: &Question) -> Result<Self, String> {
-        let (family, release) = (question.family, question.release());
+        let release = question.release;
         let card = Card { limits_whole_fraction: release.limits_whole_fraction(), ..Card::default() };
         let check = match &question.recorded {
             Some(text) => {
-                let settings = Settings::parse(text, family, release).map_err(|refused| refused.to_string())?;
+                let settings = Settings::parse(text, release).map_err(|refused| refused.to_string())?;
                 check(whole, text, &settings, &card)
             }
-            None => find_settings(whole, family, release, &card).0,
+            None => find_settings(whole, release, &card).0,
         };
         let other_lags = LAGS.iter().filter(|lag| **lag != 1 && requests.frees_in_use > 0);
         let lagged = other_lags.map(|lag| with_lags(requests, *lag)).collect();
@@ -90,14 +84,14 @@ impl<'a> Shown<'a> {
 
     /// The replay under one setting, on this card; `None`: on devices as in the recording.
     pub(super) fn answer(&self, text: &str, question: &Question, card: Option<&Card>) -> Answer {
-        match Settings::parse(text, question.family, question.release()) {
+        match Settings::parse(text, question.release) {
             Ok(settings) => self.replayed(text, &settings, question, card),
             Err(refused) => Answer { refused: Some(refused.to_string()), ..empty(text) },
         }
     }
 
     fn replayed(&self, text: &str, settings: &Settings, question: &Question, card: Option<&Card>) -> Answer {
-        let recorded = Card { limits_whole_fraction: question.release().limits_whole_fraction(), ..Card::default() };
+        let recorded = Card { limits_whole_fraction: question.release.limits_whole_fraction(), ..Card::default() };
         let setup = |device: u8, addresses: Addresses| {
             let own = || self.requests.recorded_card(device, &recorded);
             let card = Card { addresses, ..card.cloned().unwrap_or_else(own) };
@@ -237,7 +231,7 @@ pub fn ask(requests: &Requests, whole: &Requests, question: &Question) -> Result
     let own = Some(&text).filter(|text| !question.settings.contains(text));
     let asked = own.into_iter().chain(&question.settings);
     let answers = asked.map(|text| shown.answer(text, question, Some(&card))).collect();
-    let settings = Settings::parse(&text, question.family, question.release()).unwrap_or_default();
+    let settings = Settings::parse(&text, question.release).unwrap_or_default();
     let bounds = bounds(requests, &settings);
     Ok(ProcessAnswer {
         pid: requests.pid,

@@ -14,6 +14,8 @@ mod rack;
 mod release;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_cuda;
 
 pub(super) use self::block::Id;
 pub use self::figures::Figures;
@@ -83,7 +85,7 @@ pub(super) struct Pool {
 impl Pool {
     pub(super) fn new(settings: Settings, card: Card) -> Self {
         Self {
-            allowed_bytes: card.allowed_bytes(),
+            allowed_bytes: card.allowed_bytes(&settings),
             device: Device::new(&card),
             settings,
             card,

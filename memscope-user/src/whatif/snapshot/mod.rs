@@ -210,7 +210,7 @@ mod tests {
     use std::fmt::Write as _;
 
     use super::*;
-    use crate::whatif::{Card, Family, Gaps, Release, find_settings};
+    use crate::whatif::{Card, Gaps, Release, find_settings};
 
     /// A pickle of protocol 2 of these events of device 0: `action addr size stream`, and nothing of device 1.
     fn snapshot(events: &[(&str, u64, u64, u64)]) -> Vec<u8> {
@@ -270,7 +270,7 @@ mod tests {
     fn histories_are_requests() {
         let requests = requests_of(&history()).expect("requests");
         assert_eq!((requests.count, requests.frees, requests.frees_in_use), (4, 3, 1));
-        let found = find_settings(&requests, Family::Npu, Release::Next, &Card::default()).0;
+        let found = find_settings(&requests, Release::Next, &Card::default()).0;
         assert!(found.is_whole(), "{found:?}");
         // The emptied cache is followed by a new segment.
         assert_eq!(requests.gaps, Gaps { unclear_frees: 1, ..Gaps::default() });
@@ -282,7 +282,7 @@ mod tests {
     fn histories_of_other_allocators_are_noticed() {
         let events = [("segment_alloc", BASE, 20 * MIB, 5), ("alloc", BASE + 512, 3 * MIB, 5)];
         let requests = requests_of(&snapshot(&events)).expect("requests");
-        assert!(!find_settings(&requests, Family::Npu, Release::Next, &Card::default()).0.is_whole());
+        assert!(!find_settings(&requests, Release::Next, &Card::default()).0.is_whole());
     }
 
     #[test]
