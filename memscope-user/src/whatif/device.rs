@@ -147,6 +147,21 @@ impl Device {
         true
     }
 
+    /// Takes memory at these addresses, if there is enough and no other range is there.
+    pub(super) fn occupy(&mut self, start: u64, bytes: u64) -> bool {
+        if !self.charge(bytes) {
+            return false;
+        }
+        if matches!(self.addresses, Addresses::Fresh | Addresses::Recorded(_)) {
+            return true;
+        }
+        let range = self.free.range(..=start).next_back().map(|(start, length)| (*start, *length));
+        let fits = |(free, length): &(u64, u64)| start.saturating_add(bytes) <= free + length;
+        let Some((free, length)) = range.filter(fits) else { return false };
+        self.carve(Some((free, length)), bytes, start - free);
+        true
+    }
+
     pub(super) const fn refund(&mut self, bytes: u64) {
         self.used_bytes = self.used_bytes.saturating_sub(bytes);
     }
@@ -262,6 +277,10 @@ mod tests {
         let one = fresh.range(4 * MIB);
         fresh.give_back(one, 4 * MIB);
         assert_eq!(fresh.range(4 * MIB), one + 4 * MIB);
+
+        let mut occupied = device(Addresses::Up, 100);
+        assert!(occupied.occupy(4 * MIB, 4 * MIB) && !occupied.occupy(6 * MIB, 4 * MIB));
+        assert_eq!([2, 2, 2].map(|mib| occupied.range(mib * MIB)), [2, 8, 10].map(|mib| mib * MIB));
 
         let mut recorded = device(Addresses::Recorded(VecDeque::from([7, 3])), 100);
         assert_eq!([recorded.range(1), recorded.range(1)], [7, 3]);

@@ -6,7 +6,7 @@ use crate::whatif::check::{SelfCheck, check, find_settings};
 use crate::whatif::device::{Addresses, Card};
 use crate::whatif::least::least;
 use crate::whatif::replay::{Blind, Outcome, Parting, Replay, Setup, Until};
-use crate::whatif::requests::{MarkOf, Requests};
+use crate::whatif::requests::{Gaps, MarkOf, Requests};
 use crate::whatif::settings::{Release, Settings};
 use crate::whatif::streams::{LAGS, with_lags};
 
@@ -97,16 +97,19 @@ impl<'a> Shown<'a> {
             let card = Card { addresses, ..card.cloned().unwrap_or_else(own) };
             Setup { settings: settings.clone(), card }
         };
+        // What was in the pool before was put there under the recorded settings.
+        let own = card.is_none() && !self.changed && text == self.settings();
         let run = |requests: &Requests, addresses: Addresses| {
             let setup = |device| setup(device, addresses.clone());
-            Replay::new(requests, setup, question.until).run(&mut Blind).0
+            let replay = if own { Replay::from_before } else { Replay::new };
+            replay(requests, setup, question.until).run(&mut Blind).0
         };
         let direction = self.direction();
         let first = run(self.requests, direction.clone());
         let orders = [Addresses::Down, Addresses::Up, Addresses::Fresh].into_iter().filter(|order| *order != direction);
         let mut others: Vec<Outcome> = orders.map(|order| run(self.requests, order)).collect();
         others.extend(self.lagged.iter().map(|requests| run(requests, direction.clone())));
-        let mut answer = self.summed(text, &first, &others);
+        let mut answer = self.summed(text, &first, &others, own);
         let fraction = card.and_then(|card| card.fraction);
         answer.notes.extend(settings.without_effect(fraction).map(str::to_owned));
         if settings.lazy_reclaim && self.requests.frees_in_use > 0 {
@@ -129,7 +132,8 @@ impl<'a> Shown<'a> {
         if 2 * up > all { Addresses::Up } else { Addresses::Down }
     }
 
-    fn summed(&self, text: &str, first: &Outcome, others: &[Outcome]) -> Answer {
+    /// `own`: it is the recording as it was.
+    fn summed(&self, text: &str, first: &Outcome, others: &[Outcome], own: bool) -> Answer {
         let all = || std::iter::once(first).chain(others);
         let fitting = all().filter(|outcome| outcome.fits()).count();
         let fits = match fitting {
@@ -145,7 +149,9 @@ impl<'a> Shown<'a> {
         let parting = first.parting.or_else(|| parted.and_then(|outcome| outcome.parting));
         // Where streams use blocks, replays may agree by chance.
         let agree = devices.iter().all(|device| device.reserved_peak_bytes.is_one()) && fits != Fit::Depends;
-        let sure = if self.changed || !self.check.is_whole() || !self.requests.gaps.is_none() {
+        let before_bytes = if own { 0 } else { self.requests.gaps.before_bytes };
+        let gaps = Gaps { before_bytes, ..self.requests.gaps };
+        let sure = if self.changed || !self.check.is_whole() || !gaps.is_none() {
             Sure::Estimate
         } else if agree && self.requests.frees_in_use == 0 {
             Sure::Exact

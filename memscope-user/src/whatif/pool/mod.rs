@@ -12,6 +12,7 @@ mod find;
 mod grow;
 mod rack;
 mod release;
+mod seed;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

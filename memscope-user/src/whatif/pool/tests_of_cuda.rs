@@ -4,15 +4,15 @@ use super::*;
 use crate::whatif::device::Addresses;
 use crate::whatif::settings::Release;
 
-fn pool_on(text: &str, card: Card) -> Pool {
+fn pool_on(text: &str, card: &Card) -> Pool {
     let settings = Settings::parse(text, Release::TorchMain).expect("settings");
-    let mut pool = Pool::new(settings, Card { addresses: Addresses::Up, limits_whole_fraction: false, ..card });
+    let mut pool = Pool::new(settings, Card { addresses: Addresses::Up, limits_whole_fraction: false, ..card.clone() });
     assert_eq!(pool.lane(0, 0), Some(0));
     pool
 }
 
 fn pool(text: &str, mib: u64) -> Pool {
-    pool_on(text, Card { memory_bytes: mib * MIB, total_bytes: mib * MIB, ..Card::default() })
+    pool_on(text, &Card { memory_bytes: mib * MIB, total_bytes: mib * MIB, ..Card::default() })
 }
 
 fn get(pool: &mut Pool, mib: u64) -> Id {
@@ -31,20 +31,19 @@ fn place(pool: &Pool, first: u64, id: Id) -> (u64, u64) {
 #[test]
 fn blocks_are_split_joined_and_found_again() {
     let mut pool = pool("", 1024);
-    let [a, b, c] = [3, 5, 12].map(|mib| get(&mut pool, mib));
-    let first = pool.place(a).0;
-    let places = [a, b, c].map(|id| place(&pool, first, id));
-    assert_eq!(places, [(0, 3), (3, 5), (8, 12)]);
+    let blocks = [3, 5, 12].map(|mib| get(&mut pool, mib));
+    let first = pool.place(blocks[0]).0;
+    assert_eq!(blocks.map(|id| place(&pool, first, id)), [(0, 3), (3, 5), (8, 12)]);
     assert_eq!((pool.figures.reserved_bytes, pool.figures.segments), (20 * MIB, 1));
-    let d = get(&mut pool, 25);
-    assert_eq!(pool.place(d).1, 26 * MIB);
-    pool.free(a);
-    pool.free(b);
+    let odd = get(&mut pool, 25);
+    assert_eq!(pool.place(odd).1, 26 * MIB);
+    pool.free(blocks[0]);
+    pool.free(blocks[1]);
     assert_eq!(pool.free_memory(), FreeMemory { bytes: 8 * MIB, largest_bytes: 8 * MIB, pieces: 1 });
-    let [e, f] = [6, 2].map(|mib| get(&mut pool, mib));
-    assert_eq!([e, f].map(|id| place(&pool, first, id)), [(0, 6), (6, 2)]);
+    let again = [6, 2].map(|mib| get(&mut pool, mib));
+    assert_eq!(again.map(|id| place(&pool, first, id)), [(0, 6), (6, 2)]);
     assert_eq!((pool.figures.reserved_bytes, pool.figures.inactive_split_bytes), (46 * MIB, 0));
-    for id in [c, d, e, f] {
+    for id in [blocks[2], odd].into_iter().chain(again) {
         pool.free(id);
     }
     pool.empty_cache();
@@ -71,12 +70,11 @@ fn small_blocks_share_a_segment() {
 #[test]
 fn equal_blocks_go_by_address() {
     let mut pool = pool("", 1024);
-    let [a, b, c] = [30, 30, 30].map(|mib| get(&mut pool, mib));
-    let lowest = pool.place(b).0.min(pool.place(c).0);
-    for id in [c, a, b] {
+    let [one, two, three] = [30, 30, 30].map(|mib| get(&mut pool, mib));
+    let lowest = [one, two, three].map(|id| pool.place(id).0).into_iter().min().expect("blocks");
+    for id in [three, one, two] {
         pool.free(id);
     }
-    let lowest = lowest.min(pool.place(a).0);
     let again = get(&mut pool, 30);
     assert_eq!(pool.place(again).0, lowest);
     let lane = pool.lane(7, 0).expect("a lane");
@@ -131,26 +129,26 @@ fn garbage_goes_above_the_threshold() {
 #[test]
 fn expandable_segments_grow_and_shrink() {
     let mut pool = pool("expandable_segments:True,max_split_size_mb:64", 1024);
-    let [a, b] = [30, 3].map(|mib| get(&mut pool, mib));
-    let first = pool.place(a).0;
-    assert_eq!((place(&pool, first, b), pool.figures.reserved_bytes), ((30, 3), 40 * MIB));
-    let c = get(&mut pool, 8);
-    assert_eq!((place(&pool, first, c), pool.figures.reserved_bytes), ((33, 8), 60 * MIB));
-    pool.free(a);
-    pool.free(c);
+    let [one, two] = [30, 3].map(|mib| get(&mut pool, mib));
+    let first = pool.place(one).0;
+    assert_eq!((place(&pool, first, two), pool.figures.reserved_bytes), ((30, 3), 40 * MIB));
+    let three = get(&mut pool, 8);
+    assert_eq!((place(&pool, first, three), pool.figures.reserved_bytes), ((33, 8), 60 * MIB));
+    pool.free(one);
+    pool.free(three);
     pool.empty_cache();
     // 0 to 20 and 40 to 60 are whole; 20 to 30 and 33 to 40 stay.
     assert_eq!((pool.figures.reserved_bytes, pool.calls().unmap), (20 * MIB, 2));
     // 20 MiB go to the lowest addresses where they fit: the first page is mapped again.
-    let d = get(&mut pool, 20);
-    assert_eq!((place(&pool, first, d), pool.figures.reserved_bytes), ((0, 20), 40 * MIB));
+    let four = get(&mut pool, 20);
+    assert_eq!((place(&pool, first, four), pool.figures.reserved_bytes), ((0, 20), 40 * MIB));
 }
 
 /// 9/8 of 1024 MiB are 1152, in pages of 20: 58, which are 1160 MiB. Behind 1100 there is no room for 100: another range.
 #[test]
 fn a_reservation_is_nine_eighths_of_the_device() {
     let card = Card { memory_bytes: 4096 * MIB, total_bytes: 1024 * MIB, ..Card::default() };
-    let mut pool = pool_on("expandable_segments:True", card);
+    let mut pool = pool_on("expandable_segments:True", &card);
     get(&mut pool, 1100);
     get(&mut pool, 60);
     assert_eq!((pool.calls().reserve, pool.figures.reserved_bytes), (1, 1160 * MIB));
@@ -168,7 +166,7 @@ fn fractions_of_the_settings() {
     assert_eq!((half.calls().failed, half.figures.failures), (0, 1));
     let card = Card { memory_bytes: 200 * MIB, total_bytes: 100 * MIB, ..Card::default() };
     for (text, mib) in [("per_process_memory_fraction:1.0", 160), ("throw_on_cudamalloc_oom:True", 80)] {
-        let mut pool = pool_on(text, card.clone());
+        let mut pool = pool_on(text, &card);
         get(&mut pool, 80);
         let more = pool.malloc(80 * MIB, 0).is_some();
         assert_eq!((pool.figures.reserved_bytes, more), (mib * MIB, mib == 160), "{text}");

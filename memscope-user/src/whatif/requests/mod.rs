@@ -2,6 +2,7 @@
 
 mod from_events;
 mod graphs;
+mod old;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -9,6 +10,7 @@ mod thread;
 mod words;
 
 pub use self::from_events::{Recorder, Source};
+pub(super) use self::old::{Before, OldBlock, OldSegment};
 pub(super) use self::words::{Iter, MAX_LANES, Op, Slots, Words};
 
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::device::Card;
+use super::settings::Family;
 use crate::model::Stack;
 
 /// Requests between two kept times.
@@ -60,6 +63,9 @@ pub struct Gaps {
     pub unseen_frees: u64,
     /// Bytes that the pool held before the recording began.
     pub older_bytes: u64,
+    /// Bytes of blocks from before the history, with known places: the recording is replayed from there. Under other settings and on other
+    /// devices they are requested first.
+    pub before_bytes: u64,
     /// Blocks with an unknown stream.
     pub without_stream: u64,
     /// Times that segments were freed just before one was made: the cache was emptied, or a request was retried.
@@ -74,11 +80,20 @@ impl Gaps {
     /// Whether there are none that affect the pool.
     #[must_use]
     pub const fn is_none(&self) -> bool {
-        let Self { sizes_guessed, unseen_frees, older_bytes, without_stream, unclear_frees, lost_records, left_out } =
-            *self;
+        let Self {
+            sizes_guessed,
+            unseen_frees,
+            older_bytes,
+            before_bytes,
+            without_stream,
+            unclear_frees,
+            lost_records,
+            left_out,
+        } = *self;
         sizes_guessed == 0
             && unseen_frees == 0
             && older_bytes == 0
+            && before_bytes == 0
             && without_stream == 0
             && unclear_frees == 0
             && !lost_records
@@ -104,6 +119,8 @@ struct Seen {
 pub struct Requests {
     /// Process.
     pub pid: u32,
+    /// The allocator, as far as the recording shows it.
+    pub family: Family,
     /// Devices, as physical numbers.
     pub devices: Vec<u32>,
     /// What lane numbers mean.
@@ -127,10 +144,14 @@ pub struct Requests {
     pub others_peak_bytes: Vec<u64>,
     /// Less than this the process could have of a device: at that, the driver refused it memory.
     pub limit_bytes: Vec<Option<u64>>,
+    /// The most that the pool held, where that is known, by device: a device has no less.
+    pub held_bytes: Vec<u64>,
     /// Settings of the pool that the program was started with; the script may have set others.
     pub configuration: Option<String>,
     /// Reservations were made for segments: they are expandable.
     pub expandable: bool,
+    /// What the pools held before.
+    pub(super) before: Before,
     /// Facts missing in the recording.
     pub gaps: Gaps,
     /// There were more than wanted, so there is none here.
@@ -213,7 +234,8 @@ impl Requests {
     pub(super) fn recorded_card(&self, device: u8, card: &Card) -> Card {
         let limit_bytes = self.limit_bytes.get(usize::from(device)).copied().flatten();
         let memory_bytes = limit_bytes.map_or(card.memory_bytes, |above| above.saturating_sub(1));
-        Card { memory_bytes, ..card.clone() }
+        let held_bytes = self.held_bytes.get(usize::from(device)).copied().unwrap_or(0);
+        Card { memory_bytes, total_bytes: card.total_bytes.max(held_bytes), ..card.clone() }
     }
 
     /// Index of a device.
@@ -226,6 +248,7 @@ impl Requests {
         self.segments.push(Vec::new());
         self.others_peak_bytes.push(0);
         self.limit_bytes.push(None);
+        self.held_bytes.push(0);
         Some(index)
     }
 }

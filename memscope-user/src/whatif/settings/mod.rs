@@ -23,6 +23,7 @@ pub const ROUND_CLASSES: usize = 16;
 /// Both allocators have the same rules (`NPUCachingAllocator.cpp`, `CUDACachingAllocator.cpp`); they differ in these numbers, and in the
 /// [`KEYS`] that they know.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "keys that are True or False")]
 pub struct Settings {
     /// Which allocator, and its release.
     pub release: Release,
