@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use memscope::analyses::{Analysis, Finding, Observer as _};
 use memscope::backend::ascend::pools;
 use memscope::model::{Event, RunEnd, Stacks};
-use memscope::whatif::{Card, Family, Recorder, Release, Requests, Settings, Setup, Source, Until, replay};
+use memscope::whatif::{Card, Recorder, Release, Requests, Settings, Setup, Source, Until, replay};
 
 use crate::program::{Program, Slot};
 use crate::random::Random;
@@ -52,7 +52,7 @@ pub(crate) fn run() -> Result<bool> {
         let started = cpu_seconds();
         let mut peak_bytes = 0;
         for text in SETTINGS {
-            let settings = Settings::parse(text, Family::Npu, Release::Next)?;
+            let settings = Settings::parse(text, Release::Next)?;
             let outcome = replay(&requests, &Setup { settings, card: Card::default(), with_script: false }, Until::End);
             peak_bytes = peak_bytes.max(outcome.devices[0].figures.reserved_peak_bytes);
         }

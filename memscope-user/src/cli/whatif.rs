@@ -37,15 +37,20 @@ pub(super) struct ReplayedArgs {
     /// What others hold of that: the driver, other processes.
     #[arg(long, value_name = "SIZE", value_parser = memory, requires = "limit")]
     pub reserve: Option<u64>,
-    /// Memory fraction of the process, as for `torch.npu.set_per_process_memory_fraction`.
+    /// Memory fraction of the process, as for `torch.npu.set_per_process_memory_fraction` and `torch.cuda`'s.
     #[arg(long, value_name = "F", value_parser = fraction, requires = "limit")]
     pub fraction: Option<f64>,
-    /// Settings that the recording was made with, as in `PYTORCH_NPU_ALLOC_CONF` [default: found by replay].
+    /// Settings that the recording was made with, as in `PYTORCH_NPU_ALLOC_CONF` or `PYTORCH_CUDA_ALLOC_CONF` [default: found by
+    /// replay].
     #[arg(long, value_name = "CONF")]
     pub recorded: Option<String>,
-    /// Release of `torch_npu`, which says what settings there are: 6.0.0, 7.0.0, 7.2.0, 7.3.0, 26.0.0, 26.1.0.
+    /// Release of `torch_npu`, which says what settings there are: 6.0.0, 7.0.0, 7.2.0, 7.3.0, 26.0.0, 26.1.0; or of `PyTorch` for
+    /// snapshots of CUDA's allocator: torch-2.9, torch-2.14.
     #[arg(long, value_name = "RELEASE", value_parser = release)]
     pub release: Option<Release>,
+    /// Allocator of a memory snapshot that does not show it: older ones of CUDA without a block in use.
+    #[arg(long, value_name = "npu|cuda", value_parser = allocator)]
+    pub allocator: Option<Family>,
     /// Answers as JSON on stdout instead of text.
     #[arg(long)]
     pub json: bool,
@@ -95,29 +100,44 @@ pub(super) struct AdviseArgs {
 }
 
 impl ReplayedArgs {
-    fn question(&self) -> Question {
+    /// The question to recordings of this allocator.
+    fn question(&self, family: Family) -> Result<Question> {
         let limit_bytes = self.limit.map(|limit| limit.saturating_sub(self.reserve.unwrap_or(0)));
-        Question {
+        if let Some(release) = self.release.filter(|release| release.family() != family) {
+            bail!(
+                "{} is no release of the recording's allocator, which is of {}",
+                release.name(),
+                family.device_word()
+            );
+        }
+        Ok(Question {
             recorded: self.recorded.clone(),
-            family: Family::Npu,
-            release: self.release,
+            release: self.release.unwrap_or(family.newest()),
             limit_bytes,
             total_bytes: self.limit,
             fraction: self.fraction,
             ..Question::default()
-        }
+        })
     }
 }
 
+/// The allocator of a recording: processes of one file have the same.
+fn family_of(all: &[Requests]) -> Family {
+    all.first().map_or_else(Family::default, |requests| requests.family)
+}
+
 /// Requests of the recording; and the same without those that match, if there are conditions.
-fn requests(files: &[PathBuf], without: Filter) -> Result<(Vec<Requests>, Vec<Requests>)> {
+fn requests(files: &[PathBuf], without: Filter, allocator: Option<Family>) -> Result<(Vec<Requests>, Vec<Requests>)> {
     if let [file] = files
-        && let Some(requests) = snapshot(file)?
+        && let Some(requests) = snapshot(file, allocator)?
     {
         if !without.is_empty() {
             bail!("a snapshot has no owners: --without needs a capture");
         }
         return Ok((vec![requests], Vec::new()));
+    }
+    if allocator.is_some() {
+        bail!("--allocator is for memory snapshots: what is recorded here is of torch_npu");
     }
     let paths = runs::one_capture(files)?;
     let source = source(&paths)?;
@@ -139,7 +159,7 @@ pub(super) fn name(files: &[PathBuf]) -> String {
 }
 
 /// The requests of a memory snapshot; `None`: the file is none.
-fn snapshot(path: &Path) -> Result<Option<Requests>> {
+fn snapshot(path: &Path, allocator: Option<Family>) -> Result<Option<Requests>> {
     if path.is_dir() {
         return Ok(None);
     }
@@ -154,7 +174,8 @@ fn snapshot(path: &Path) -> Result<Option<Requests>> {
     if bytes.len() as u64 > MAX_SNAPSHOT_BYTES {
         bail!("`{}` has more than {} GiB: record a shorter history", path.display(), MAX_SNAPSHOT_BYTES >> 30);
     }
-    let requests = requests_of(&bytes).map_err(|reason| anyhow::anyhow!("`{}`: {reason}", path.display()))?;
+    let requests =
+        requests_of(&bytes, allocator).map_err(|reason| anyhow::anyhow!("`{}`: {reason}", path.display()))?;
     Ok(Some(requests))
 }
 
@@ -185,16 +206,17 @@ pub(super) fn run(args: &WhatIfArgs) -> ExitCode {
 }
 
 fn what_if(args: &WhatIfArgs, without: Filter) -> Result<WhatIf> {
-    let (all, part) = requests(&args.replayed.files, without)?;
-    let second =
-        args.second.as_ref().map(|file| requests(std::slice::from_ref(file), Filter::default())).transpose()?;
+    let allocator = args.replayed.allocator;
+    let (all, part) = requests(&args.replayed.files, without, allocator)?;
+    let other = |file| requests(std::slice::from_ref(file), Filter::default(), allocator);
+    let second = args.second.as_ref().map(other).transpose()?;
     let second = second.map(|(second, _)| second);
     let question = Question {
         settings: args.settings.clone(),
         until: if args.go_on { Until::End } else { Until::Divergence },
         least: !args.quick,
         changed: !args.without.is_empty() || args.empty_at.is_some() || second.is_some(),
-        ..args.replayed.question()
+        ..args.replayed.question(family_of(&all))?
     };
     let mut processes = Vec::new();
     // Which process of one run is which of the other is not known.
@@ -255,8 +277,8 @@ fn changed(
 /// `advise FILE…`.
 pub(super) fn run_advise(args: &AdviseArgs) -> ExitCode {
     input::exit(|| {
-        let (all, _) = requests(&args.replayed.files, Filter::default())?;
-        let question = args.replayed.question();
+        let (all, _) = requests(&args.replayed.files, Filter::default(), args.replayed.allocator)?;
+        let question = args.replayed.question(family_of(&all))?;
         let wishes = Wishes { keep_calls: args.keep_calls };
         let advices = all.iter().map(|requests| advise_of(requests, &question, wishes));
         let processes = advices.collect::<Result<_, _>>().map_err(anyhow::Error::msg)?;
@@ -317,6 +339,11 @@ fn release(text: &str) -> Result<Release, String> {
     })
 }
 
+fn allocator(text: &str) -> Result<Family, String> {
+    let known = [Family::Npu, Family::Cuda].into_iter().find(|family| family.device_word() == text);
+    known.ok_or_else(|| format!("`{text}` is not npu or cuda"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -346,5 +373,7 @@ mod tests {
         }
         assert_eq!(release("7.3.0"), Ok(Release::V7_3));
         assert!(release("2.9").expect_err("no release").contains("7.3.0"));
+        assert_eq!((release("torch-2.9"), allocator("cuda")), (Ok(Release::Torch2_9), Ok(Family::Cuda)));
+        assert!(allocator("gpu").is_err());
     }
 }

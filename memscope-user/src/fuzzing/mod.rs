@@ -199,8 +199,9 @@ fn filter(bytes: &[u8]) {
 
 /// A memory snapshot of `PyTorch`, and its requests through the model of the pool.
 fn snapshot(bytes: &[u8]) {
-    let Ok(requests) = requests_of(bytes) else { return };
-    let setup = Setup { settings: Settings::default(), card: Card::default(), with_script: true };
+    let Ok(requests) = requests_of(bytes, None) else { return };
+    let _ = whatif::find_settings(&requests, requests.family.newest(), &Card::default());
+    let setup = Setup { settings: Settings::of(requests.family), card: Card::default(), with_script: true };
     let _ = whatif::replay(&requests, &setup, Until::End);
 }
 

@@ -12,7 +12,7 @@ use super::least::least;
 use super::pool::{Pool, What};
 use super::replay::{Look, Outcome, Replay, Setup, Until};
 use super::requests::Requests;
-use super::settings::{Family, Release, Settings};
+use super::settings::{Release, Settings};
 use crate::digest::sha256;
 
 use self::trace::Trace;
@@ -65,7 +65,7 @@ struct Conditions<'a> {
 
 fn run(requests: &Requests, conditions: &Conditions<'_>) -> (Outcome, Vec<Vec<[u64; 13]>>, Vec<Pool>) {
     // Its keys came with later releases; its fraction of 1 is a limit.
-    let settings = Settings::parse(conditions.configuration, Family::Npu, Release::Next).expect("settings");
+    let settings = Settings::parse(conditions.configuration, Release::Next).expect("settings");
     let (bytes, fraction) = (conditions.mib * MIB, conditions.fraction);
     let setup = |_: u8| Setup {
         settings: settings.clone(),

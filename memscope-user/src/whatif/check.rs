@@ -26,6 +26,8 @@ const CANDIDATES: [&str; 9] = [
 /// Agreement of a replay with the recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct SelfCheck {
+    /// The allocator that it was replayed by.
+    pub allocator: Family,
     /// Settings that the recording was replayed under.
     pub settings: String,
     /// They were found by replay: the recording does not have them.
@@ -140,7 +142,7 @@ impl Look for Compare<'_> {
 /// Replays under these settings and compares.
 #[must_use]
 pub fn check(requests: &Requests, text: &str, settings: &Settings, card: &Card) -> SelfCheck {
-    let places = requests.segments.iter().any(|segments| !segments.is_empty());
+    let places = !requests.before.segments.is_empty() || requests.segments.iter().any(|segments| !segments.is_empty());
     let setup = |device: u8| {
         let segments = requests.segments.get(usize::from(device)).cloned().unwrap_or_default();
         let addresses = if places { Addresses::Recorded(segments.into()) } else { card.addresses.clone() };
@@ -149,7 +151,7 @@ pub fn check(requests: &Requests, text: &str, settings: &Settings, card: &Card) 
     };
     let reserved_bytes = vec![None; requests.devices.len()];
     let mut compare = Compare { requests, places, number: 0, agreeing: 0, reserved_bytes, first: None };
-    let (outcome, _) = Replay::new(requests, setup, Until::Divergence).run(&mut compare);
+    let (outcome, _) = Replay::from_before(requests, setup, Until::Divergence).run(&mut compare);
     if let Some(parting) = outcome.parting
         && compare.first.is_none()
     {
@@ -158,20 +160,31 @@ pub fn check(requests: &Requests, text: &str, settings: &Settings, card: &Card) 
     }
     let Compare { agreeing, first, reserved_bytes, .. } = compare;
     let reported = reserved_bytes.into_iter().flatten().next();
-    let events = requests.count + requests.frees;
-    let nothing_to_compare = !places && !requests.has_sizes() && reported.is_none();
-    let (settings, set_by_script) = (text.to_owned(), requests.set_by_script());
-    SelfCheck { settings, settings_found: false, set_by_script, events, agreeing, places, nothing_to_compare, first }
+    // Blocks from before are where they were: that is no merit of the model.
+    let before = requests.before.events;
+    let (events, agreeing) = (requests.count + requests.frees - before, agreeing.saturating_sub(before));
+    let nothing_to_compare = events == 0 || !places && !requests.has_sizes() && reported.is_none();
+    SelfCheck {
+        allocator: settings.release.family(),
+        settings: text.to_owned(),
+        settings_found: false,
+        set_by_script: requests.set_by_script(),
+        events,
+        agreeing,
+        places,
+        nothing_to_compare,
+        first,
+    }
 }
 
 /// The settings of the recording: those that reproduce it, or the largest part of it.
 #[must_use]
-pub fn find_settings(requests: &Requests, family: Family, release: Release, card: &Card) -> (SelfCheck, Settings) {
+pub fn find_settings(requests: &Requests, release: Release, card: &Card) -> (SelfCheck, Settings) {
     let mut best: Option<(SelfCheck, Settings)> = None;
     // The settings at the program's start come first; its script may have set others.
     let started_with = requests.configuration.as_deref().into_iter();
     for text in started_with.chain(CANDIDATES) {
-        let Ok(settings) = Settings::parse(text, family, release) else { continue };
+        let Ok(settings) = Settings::parse(text, release) else { continue };
         if requests.expandable != settings.expandable && requests.script_settings.is_empty() {
             continue;
         }
@@ -185,5 +198,8 @@ pub fn find_settings(requests: &Requests, family: Family, release: Release, card
             break;
         }
     }
-    best.unwrap_or_else(|| (check(requests, "", &Settings::of(family), card), Settings::of(family)))
+    best.unwrap_or_else(|| {
+        let plain = Settings::of(release.family());
+        (check(requests, "", &plain, card), plain)
+    })
 }

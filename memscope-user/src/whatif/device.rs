@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::MIB;
+use super::settings::Settings;
 
 /// The driver charges whole pages.
 pub(super) const PAGE_BYTES: u64 = 2 * MIB;
@@ -58,11 +59,19 @@ impl Default for Card {
 }
 
 impl Card {
-    /// Bytes that the fraction allows.
+    /// Bytes that the fraction allows: that of the device, else that of the settings.
     #[must_use]
-    pub fn allowed_bytes(&self) -> Option<u64> {
-        let fraction = self.fraction.filter(|fraction| self.limits_whole_fraction || *fraction < 1.0)?;
+    pub fn allowed_bytes(&self, settings: &Settings) -> Option<u64> {
+        let fraction = self.fraction.or(settings.fraction);
+        let fraction = fraction.filter(|fraction| self.limits_whole_fraction || *fraction < 1.0)?;
         Some((fraction * self.total_bytes as f64) as u64)
+    }
+
+    /// Bytes beyond which `throw_on_cudamalloc_oom` fails a request: the fraction of the settings, or the whole.
+    #[must_use]
+    pub fn early_limit_bytes(&self, settings: &Settings) -> Option<u64> {
+        let fraction = settings.fraction.unwrap_or(1.0);
+        settings.rejects_early.then_some((fraction * self.total_bytes as f64) as u64)
     }
 }
 
@@ -135,6 +144,21 @@ impl Device {
         if self.peak_bytes < used_bytes {
             self.peak_bytes = used_bytes;
         }
+        true
+    }
+
+    /// Takes memory at these addresses, if there is enough and no other range is there.
+    pub(super) fn occupy(&mut self, start: u64, bytes: u64) -> bool {
+        if !self.charge(bytes) {
+            return false;
+        }
+        if matches!(self.addresses, Addresses::Fresh | Addresses::Recorded(_)) {
+            return true;
+        }
+        let range = self.free.range(..=start).next_back().map(|(start, length)| (*start, *length));
+        let fits = |(free, length): &(u64, u64)| start.saturating_add(bytes) <= free + length;
+        let Some((free, length)) = range.filter(fits) else { return false };
+        self.carve(Some((free, length)), bytes, start - free);
         true
     }
 
@@ -254,6 +278,10 @@ mod tests {
         fresh.give_back(one, 4 * MIB);
         assert_eq!(fresh.range(4 * MIB), one + 4 * MIB);
 
+        let mut occupied = device(Addresses::Up, 100);
+        assert!(occupied.occupy(4 * MIB, 4 * MIB) && !occupied.occupy(6 * MIB, 4 * MIB));
+        assert_eq!([2, 2, 2].map(|mib| occupied.range(mib * MIB)), [2, 8, 10].map(|mib| mib * MIB));
+
         let mut recorded = device(Addresses::Recorded(VecDeque::from([7, 3])), 100);
         assert_eq!([recorded.range(1), recorded.range(1)], [7, 3]);
     }
@@ -274,9 +302,10 @@ mod tests {
     #[test]
     fn fractions_allow() {
         let card = Card { total_bytes: 1000, fraction: Some(0.5), ..Card::default() };
-        assert_eq!(card.allowed_bytes(), Some(500));
+        let plain = Settings::default();
+        assert_eq!(card.allowed_bytes(&plain), Some(500));
         let whole = Card { fraction: Some(1.0), ..card };
-        assert_eq!(whole.allowed_bytes(), Some(1000));
-        assert_eq!(Card { limits_whole_fraction: false, ..whole }.allowed_bytes(), None);
+        assert_eq!(whole.allowed_bytes(&plain), Some(1000));
+        assert_eq!(Card { limits_whole_fraction: false, ..whole }.allowed_bytes(&plain), None);
     }
 }

@@ -1,5 +1,7 @@
 //! Requests through the model, under other settings.
 
+use std::collections::VecDeque;
+
 use super::device::{Calls, Card};
 use super::pool::{Figures, FreeMemory, Id, Pool, Ticket};
 use super::requests::{Op, Requests, Slots};
@@ -116,6 +118,8 @@ pub(super) struct Replay<'a> {
     slots: Slots,
     /// Device and block of a slot, or its ticket while streams use it.
     blocks: Vec<(u8, u32)>,
+    /// Blocks from before the recording, by device: its first requests have them already.
+    old: Vec<VecDeque<Id>>,
     until: Until,
     parting: Option<Parting>,
     number: u64,
@@ -146,12 +150,26 @@ impl<'a> Replay<'a> {
             lanes,
             slots: Slots::default(),
             blocks: Vec::new(),
+            old: Vec::new(),
             until,
             parting: None,
             number: 0,
             marks: 0,
             events: 0,
         }
+    }
+
+    /// The same, from what the pools held when the recording began. Where that cannot be under these settings, the blocks are requested.
+    pub(super) fn from_before(requests: &'a Requests, setup: impl Fn(u8) -> Setup, until: Until) -> Self {
+        let mut replay = Self::new(requests, &setup, until);
+        let seed = |(device, pool): (usize, &mut Pool)| match requests.before.segments.get(&(device as u8)) {
+            Some(segments) => pool.begin_with(segments).map(VecDeque::from),
+            None => Some(VecDeque::new()),
+        };
+        let old: Option<Vec<_>> = replay.pools.iter_mut().enumerate().map(seed).collect();
+        let Some(old) = old else { return Self::new(requests, setup, until) };
+        replay.old = old;
+        replay
     }
 
     /// Replays, as far as `look` wants.
@@ -202,7 +220,8 @@ impl<'a> Replay<'a> {
     fn alloc<L: Look>(&mut self, lane: u16, asked: u64, look: &mut L) -> bool {
         let (device, own) = self.lanes[usize::from(lane)];
         let pool = &mut self.pools[usize::from(device)];
-        let block = pool.malloc(asked, own);
+        let old = self.old.get_mut(usize::from(device)).and_then(VecDeque::pop_front);
+        let block = old.or_else(|| pool.malloc(asked, own));
         let slot = self.slots.take() as usize;
         if slot >= self.blocks.len() {
             self.blocks.resize(slot + 1, (0, NOTHING));

@@ -68,7 +68,7 @@ fn candidates(requests: &Requests, question: &Question) -> Vec<String> {
         "roundup_power2_divisions:8".to_owned(),
         "roundup_power2_divisions:16".to_owned(),
     ];
-    if question.family == Family::Npu {
+    if question.release.family() == Family::Npu {
         found.push("expandable_segments:True,base_addr_aligned_kb:0".to_owned());
         found.extend([32, 64, 128, 256].map(|mb| format!("expandable_segments:True,segment_size_mb:{mb}")));
     }
@@ -139,16 +139,22 @@ pub fn advise(requests: &Requests, question: &Question, wishes: Wishes) -> Resul
     better.extend(emptied(&shown, requests, question, &now, &mut tried));
     better.sort_by_key(|answer| (rank(answer), answer.settings.clone()));
     better.truncate(SHOWN);
-    for answer in better.iter_mut().take(LEAST_OF).filter(|answer| !answer.settings.starts_with(EMPTIED)) {
+    let call = emptying(question.release.family());
+    for answer in better.iter_mut().take(LEAST_OF).filter(|answer| !answer.settings.starts_with(call)) {
         answer.least = shown.answer(&answer.settings.clone(), &full, Some(&card)).least;
     }
-    let settings = Settings::parse(&text, question.family, question.release()).unwrap_or_default();
+    let settings = Settings::parse(&text, question.release).unwrap_or_default();
     let bounds = bounds(requests, &settings);
     Ok(Advice { pid: requests.pid, gaps: requests.gaps, check: shown.check, now, better, tried, bounds })
 }
 
 /// Stands for the call in place of settings.
-const EMPTIED: &str = "torch.npu.empty_cache()";
+const fn emptying(family: Family) -> &'static str {
+    match family {
+        Family::Npu => "torch.npu.empty_cache()",
+        Family::Cuda => "torch.cuda.empty_cache()",
+    }
+}
 
 /// The recorded settings, with the cache emptied where a step begins; nothing where there are no steps, or no gain.
 fn emptied(
@@ -167,6 +173,6 @@ fn emptied(
     let shown = Shown::new(&emptied, requests, &other).ok()?;
     let quick = Question { least: false, ..other };
     let answer = shown.answer(shown.settings(), &quick, Some(&quick.card(requests)));
-    let settings = format!("{EMPTIED} behind each step");
+    let settings = format!("{} behind each step", emptying(question.release.family()));
     Some(Answer { settings, ..answer }).filter(|answer| is_gain(now, answer))
 }

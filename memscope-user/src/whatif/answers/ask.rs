@@ -6,8 +6,8 @@ use crate::whatif::check::{SelfCheck, check, find_settings};
 use crate::whatif::device::{Addresses, Card};
 use crate::whatif::least::least;
 use crate::whatif::replay::{Blind, Outcome, Parting, Replay, Setup, Until};
-use crate::whatif::requests::{MarkOf, Requests};
-use crate::whatif::settings::{Family, Release, Settings};
+use crate::whatif::requests::{Gaps, MarkOf, Requests};
+use crate::whatif::settings::{Release, Settings};
 use crate::whatif::streams::{LAGS, with_lags};
 
 /// Frames shown of a request.
@@ -20,10 +20,8 @@ pub struct Question {
     pub settings: Vec<String>,
     /// Settings of the recording, if they are known.
     pub recorded: Option<String>,
-    /// The allocator.
-    pub family: Family,
-    /// Release of `torch_npu`; `None`: the newest.
-    pub release: Option<Release>,
+    /// The allocator, and its release.
+    pub release: Release,
     /// Bytes of a device that the process can have; `None`: unlimited.
     pub limit_bytes: Option<u64>,
     /// Bytes of the device, the base of fractions; `None`: the limit.
@@ -39,10 +37,6 @@ pub struct Question {
 }
 
 impl Question {
-    pub(super) fn release(&self) -> Release {
-        self.release.unwrap_or(Release::Next)
-    }
-
     /// The device in question: without one, that of the recording.
     pub(super) fn card(&self, requests: &Requests) -> Card {
         let plain = Card::default();
@@ -51,7 +45,7 @@ impl Question {
             memory_bytes: self.limit_bytes.unwrap_or(plain.memory_bytes),
             total_bytes: self.total_bytes.or(self.limit_bytes).or(recorded_bytes).unwrap_or(plain.total_bytes),
             fraction: self.fraction,
-            limits_whole_fraction: self.release().limits_whole_fraction(),
+            limits_whole_fraction: self.release.limits_whole_fraction(),
             addresses: Addresses::default(),
         }
     }
@@ -70,14 +64,14 @@ pub struct Shown<'a> {
 impl<'a> Shown<'a> {
     /// Checks a recording. `whole` is the recording itself where `requests` are a part of it.
     pub fn new(requests: &'a Requests, whole: &Requests, question: &Question) -> Result<Self, String> {
-        let (family, release) = (question.family, question.release());
+        let release = question.release;
         let card = Card { limits_whole_fraction: release.limits_whole_fraction(), ..Card::default() };
         let check = match &question.recorded {
             Some(text) => {
-                let settings = Settings::parse(text, family, release).map_err(|refused| refused.to_string())?;
+                let settings = Settings::parse(text, release).map_err(|refused| refused.to_string())?;
                 check(whole, text, &settings, &card)
             }
-            None => find_settings(whole, family, release, &card).0,
+            None => find_settings(whole, release, &card).0,
         };
         let other_lags = LAGS.iter().filter(|lag| **lag != 1 && requests.frees_in_use > 0);
         let lagged = other_lags.map(|lag| with_lags(requests, *lag)).collect();
@@ -91,14 +85,14 @@ impl<'a> Shown<'a> {
 
     /// The replay under one setting, on this card; `None`: on devices as in the recording.
     pub(super) fn answer(&self, text: &str, question: &Question, card: Option<&Card>) -> Answer {
-        match Settings::parse(text, question.family, question.release()) {
+        match Settings::parse(text, question.release) {
             Ok(settings) => self.replayed(text, &settings, question, card),
             Err(refused) => Answer { refused: Some(refused.to_string()), ..empty(text) },
         }
     }
 
     fn replayed(&self, text: &str, settings: &Settings, question: &Question, card: Option<&Card>) -> Answer {
-        let recorded = Card { limits_whole_fraction: question.release().limits_whole_fraction(), ..Card::default() };
+        let recorded = Card { limits_whole_fraction: question.release.limits_whole_fraction(), ..Card::default() };
         // Other settings are asked about in place of all that the script sets.
         let with_script = text == self.settings();
         let setup = |device: u8, addresses: Addresses| {
@@ -106,16 +100,19 @@ impl<'a> Shown<'a> {
             let card = Card { addresses, ..card.cloned().unwrap_or_else(own) };
             Setup { settings: settings.clone(), card, with_script }
         };
+        // What was in the pool before was put there under the recorded settings.
+        let own = card.is_none() && !self.changed && text == self.settings();
         let run = |requests: &Requests, addresses: Addresses| {
             let setup = |device| setup(device, addresses.clone());
-            Replay::new(requests, setup, question.until).run(&mut Blind).0
+            let replay = if own { Replay::from_before } else { Replay::new };
+            replay(requests, setup, question.until).run(&mut Blind).0
         };
         let direction = self.direction();
         let first = run(self.requests, direction.clone());
         let orders = [Addresses::Down, Addresses::Up, Addresses::Fresh].into_iter().filter(|order| *order != direction);
         let mut others: Vec<Outcome> = orders.map(|order| run(self.requests, order)).collect();
         others.extend(self.lagged.iter().map(|requests| run(requests, direction.clone())));
-        let mut answer = self.summed(text, &first, &others);
+        let mut answer = self.summed(text, &first, &others, own);
         let fraction = card.and_then(|card| card.fraction);
         answer.notes.extend(settings.without_effect(fraction).map(str::to_owned));
         if !with_script && !self.requests.script_settings.is_empty() {
@@ -141,7 +138,8 @@ impl<'a> Shown<'a> {
         if 2 * up > all { Addresses::Up } else { Addresses::Down }
     }
 
-    fn summed(&self, text: &str, first: &Outcome, others: &[Outcome]) -> Answer {
+    /// `own`: it is the recording as it was.
+    fn summed(&self, text: &str, first: &Outcome, others: &[Outcome], own: bool) -> Answer {
         let all = || std::iter::once(first).chain(others);
         let fitting = all().filter(|outcome| outcome.fits()).count();
         let fits = match fitting {
@@ -157,7 +155,9 @@ impl<'a> Shown<'a> {
         let parting = first.parting.or_else(|| parted.and_then(|outcome| outcome.parting));
         // Where streams use blocks, replays may agree by chance.
         let agree = devices.iter().all(|device| device.reserved_peak_bytes.is_one()) && fits != Fit::Depends;
-        let sure = if self.changed || !self.check.is_whole() || !self.requests.gaps.is_none() {
+        let before_bytes = if own { 0 } else { self.requests.gaps.before_bytes };
+        let gaps = Gaps { before_bytes, ..self.requests.gaps };
+        let sure = if self.changed || !self.check.is_whole() || !gaps.is_none() {
             Sure::Estimate
         } else if agree && self.requests.frees_in_use == 0 {
             Sure::Exact
@@ -243,7 +243,7 @@ pub fn ask(requests: &Requests, whole: &Requests, question: &Question) -> Result
     let own = Some(&text).filter(|text| !question.settings.contains(text));
     let asked = own.into_iter().chain(&question.settings);
     let answers = asked.map(|text| shown.answer(text, question, Some(&card))).collect();
-    let settings = Settings::parse(&text, question.family, question.release()).unwrap_or_default();
+    let settings = Settings::parse(&text, question.release).unwrap_or_default();
     let bounds = bounds(requests, &settings);
     Ok(ProcessAnswer {
         pid: requests.pid,

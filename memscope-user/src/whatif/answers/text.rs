@@ -9,6 +9,7 @@ use crate::whatif::bounds::Bounds;
 use crate::whatif::changes::Scaled;
 use crate::whatif::check::{Differs, SelfCheck};
 use crate::whatif::requests::Gaps;
+use crate::whatif::settings::Family;
 
 /// Writes the answers of `whatif`.
 pub fn write_what_if(found: &WhatIf, out: &mut dyn Write) -> io::Result<()> {
@@ -64,7 +65,8 @@ fn write_process(process: &ProcessAnswer, found: &WhatIf, out: &mut dyn Write) -
         if *bytes > 0 {
             writeln!(
                 out,
-                "  npu:{}: up to {} outside of the pool, which no setting changes.",
+                "  {}:{}: up to {} outside of the pool, which no setting changes.",
+                process.check.allocator.device_word(),
                 bound.device,
                 rounded((*bytes).into())
             )?;
@@ -74,20 +76,24 @@ fn write_process(process: &ProcessAnswer, found: &WhatIf, out: &mut dyn Write) -
     writeln!(out)?;
     let is_changed = found.without > 0 || process.emptied > 0 || process.scaled.is_some();
     let title = if is_changed { "Changed, with the recorded settings" } else { "As recorded" };
-    write_answer(title, &process.recorded, &process.recorded, out)?;
+    let word = process.check.allocator.device_word();
+    write_answer(word, title, &process.recorded, &process.recorded, out)?;
     for answer in &process.answers {
         let limit = found.limit_bytes.map(|bytes| format!(" on {}", rounded(bytes.into()))).unwrap_or_default();
         writeln!(out)?;
-        write_answer(&format!("{}{limit}", name(&answer.settings)), answer, &process.recorded, out)?;
+        write_answer(word, &format!("{}{limit}", name(&answer.settings)), answer, &process.recorded, out)?;
     }
     writeln!(out)?;
-    process.bounds.iter().try_for_each(|bounds| write_bounds(bounds, &process.recorded, out))
+    process.bounds.iter().try_for_each(|bounds| write_bounds(word, bounds, &process.recorded, out))
 }
 
 /// The proof line comes first.
 fn write_check(check: &SelfCheck, gaps: &Gaps, out: &mut dyn Write) -> io::Result<()> {
     let SelfCheck { events, agreeing, settings, settings_found, set_by_script, .. } = check;
     let how = if *settings_found { ", found by replay" } else { "" };
+    if check.allocator == Family::Cuda {
+        writeln!(out, "  Replayed by the rules of PyTorch's allocator for CUDA.")?;
+    }
     writeln!(out, "  Settings of the recording: {}{how}", name(settings))?;
     if !set_by_script.is_empty() {
         let set: Vec<String> = set_by_script.iter().map(|text| OneLine(text).to_string()).collect();
@@ -117,8 +123,16 @@ fn write_check(check: &SelfCheck, gaps: &Gaps, out: &mut dyn Write) -> io::Resul
 }
 
 fn gap_lines(gaps: &Gaps) -> Vec<String> {
-    let Gaps { sizes_guessed, unseen_frees, older_bytes, without_stream, unclear_frees, lost_records, left_out } =
-        *gaps;
+    let Gaps {
+        sizes_guessed,
+        unseen_frees,
+        older_bytes,
+        before_bytes,
+        without_stream,
+        unclear_frees,
+        lost_records,
+        left_out,
+    } = *gaps;
     let mut lines = Vec::new();
     let mut say = |is: bool, text: String| {
         if is {
@@ -146,6 +160,13 @@ fn gap_lines(gaps: &Gaps) -> Vec<String> {
         ),
     );
     say(
+        before_bytes > 0,
+        format!(
+            "Blocks of {} are from before the recording: under other settings or limits they are requested first.",
+            rounded(before_bytes.into())
+        ),
+    );
+    say(
         unclear_frees > 0,
         format!("{unclear_frees} times the cache was emptied, or a request retried: taken for the former."),
     );
@@ -157,7 +178,7 @@ fn name(settings: &str) -> String {
     if settings.is_empty() { "defaults".to_owned() } else { OneLine(settings).to_string() }
 }
 
-const fn word(sure: Sure) -> &'static str {
+const fn sureness(sure: Sure) -> &'static str {
     match sure {
         Sure::Exact => "replayed exactly",
         Sure::Range => "range",
@@ -165,7 +186,8 @@ const fn word(sure: Sure) -> &'static str {
     }
 }
 
-fn write_answer(title: &str, answer: &Answer, recorded: &Answer, out: &mut dyn Write) -> io::Result<()> {
+/// `word` is that of its devices.
+fn write_answer(word: &str, title: &str, answer: &Answer, recorded: &Answer, out: &mut dyn Write) -> io::Result<()> {
     if let Some(reason) = &answer.refused {
         return writeln!(out, "{title}: refused: {}", OneLine(reason));
     }
@@ -178,16 +200,16 @@ fn write_answer(title: &str, answer: &Answer, recorded: &Answer, out: &mut dyn W
         Some(part) if !part.fails && answer.fits == Some(Fit::Yes) => "fits where the recording did not",
         _ => fits,
     };
-    writeln!(out, "{title}: {fits} [{}, {}]", word(answer.sure), counted(answer.replays.into(), "replay"))?;
+    writeln!(out, "{title}: {fits} [{}, {}]", sureness(answer.sure), counted(answer.replays.into(), "replay"))?;
     for note in &answer.notes {
         writeln!(out, "  {}", OneLine(note))?;
     }
     if let Some(part) = &answer.part {
-        write_part(part, out)?;
+        write_part(word, part, out)?;
     }
     for (index, device) in answer.devices.iter().enumerate() {
         let before = recorded.devices.get(index).filter(|_| !std::ptr::eq(answer, recorded));
-        write_device(device, before, out)?;
+        write_device(word, device, before, out)?;
         if let Some(least) = answer.least.get(index) {
             let retries = retries(Span::of(least.retries));
             writeln!(out, "    least device memory {}, with {retries}", rounded(least.bytes.into()))?;
@@ -219,14 +241,19 @@ fn retries(span: Span) -> String {
     format!("{} {}", count(span), if span == Span::of(1) { "retry" } else { "retries" })
 }
 
-fn write_device(device: &DeviceAnswer, before: Option<&DeviceAnswer>, out: &mut dyn Write) -> io::Result<()> {
+fn write_device(
+    word: &str,
+    device: &DeviceAnswer,
+    before: Option<&DeviceAnswer>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let change = before.map(|before| {
         let (now, then) = (i128::from(device.reserved_peak_bytes.most), i128::from(before.reserved_peak_bytes.most));
         let sign = if now < then { "-" } else { "+" };
         format!(" ({sign}{} to the recording)", rounded((now - then).unsigned_abs()))
     });
     let change = change.unwrap_or_default();
-    writeln!(out, "  npu:{}: the pool holds up to {}{change}", device.device, span(device.reserved_peak_bytes))?;
+    writeln!(out, "  {word}:{}: the pool holds up to {}{change}", device.device, span(device.reserved_peak_bytes))?;
     writeln!(
         out,
         "    blocks up to {}; not in use at the peak {}",
@@ -236,11 +263,11 @@ fn write_device(device: &DeviceAnswer, before: Option<&DeviceAnswer>, out: &mut 
     writeln!(out, "    {}, {} driver calls", retries(device.retries), count(device.driver_calls))
 }
 
-fn write_part(part: &Part, out: &mut dyn Write) -> io::Result<()> {
+fn write_part(word: &str, part: &Part, out: &mut dyn Write) -> io::Result<()> {
     let behind = part.behind.as_ref().map(|behind| format!(", behind {behind}")).unwrap_or_default();
     let (request, asked) = (part.request, rounded(part.asked_bytes.into()));
     if part.fails {
-        writeln!(out, "  Out of memory at request {request} of npu:{}{behind}: {asked} asked.", part.device)?;
+        writeln!(out, "  Out of memory at request {request} of {word}:{}{behind}: {asked} asked.", part.device)?;
         writeln!(
             out,
             "    The pool holds {} then, {} of it free, the largest piece {}; the device has {} left.",
@@ -250,7 +277,11 @@ fn write_part(part: &Part, out: &mut dyn Write) -> io::Result<()> {
             rounded(part.device_free_bytes.into())
         )?;
     } else {
-        writeln!(out, "  Request {request} of npu:{}{behind} failed in the recording and succeeds here.", part.device)?;
+        writeln!(
+            out,
+            "  Request {request} of {word}:{}{behind} failed in the recording and succeeds here.",
+            part.device
+        )?;
     }
     for frame in &part.frames {
         writeln!(out, "    at {}", OneLine(frame))?;
@@ -258,10 +289,10 @@ fn write_part(part: &Part, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "    Behind it the program would have gone another way: figures are of what was before.")
 }
 
-fn write_bounds(bounds: &Bounds, recorded: &Answer, out: &mut dyn Write) -> io::Result<()> {
+fn write_bounds(word: &str, bounds: &Bounds, recorded: &Answer, out: &mut dyn Write) -> io::Result<()> {
     let peak = recorded.devices.iter().find(|device| device.device == bounds.device);
     let peak_bytes = peak.map_or(0, |device| device.reserved_peak_bytes.most);
-    writeln!(out, "Bounds of npu:{} under the recorded settings", bounds.device)?;
+    writeln!(out, "Bounds of {word}:{} under the recorded settings", bounds.device)?;
     writeln!(out, "  blocks that are live at once {}: no allocator needs less", rounded(bounds.floor_bytes.into()))?;
     match (bounds.packed_bytes, bounds.unavoidable_bytes()) {
         (Some(packed), Some(unavoidable)) => {
@@ -297,10 +328,11 @@ pub fn write_advices(found: &Advices, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn write_advice(advice: &Advice, out: &mut dyn Write) -> io::Result<()> {
+    let word = advice.check.allocator.device_word();
     writeln!(out, "Process {}", advice.pid)?;
     write_check(&advice.check, &advice.gaps, out)?;
     writeln!(out)?;
-    write_answer(&format!("Now: {}", name(&advice.now.settings)), &advice.now, &advice.now, out)?;
+    write_answer(word, &format!("Now: {}", name(&advice.now.settings)), &advice.now, &advice.now, out)?;
     writeln!(out)?;
     match advice.better.first() {
         None => writeln!(out, "Keep your settings: none of {} others gains 2 % or 64 MiB.", advice.tried)?,
@@ -308,8 +340,8 @@ fn write_advice(advice: &Advice, out: &mut dyn Write) -> io::Result<()> {
     }
     for answer in &advice.better {
         writeln!(out)?;
-        write_answer(&name(&answer.settings), answer, &advice.now, out)?;
+        write_answer(word, &name(&answer.settings), answer, &advice.now, out)?;
     }
     writeln!(out)?;
-    advice.bounds.iter().try_for_each(|bounds| write_bounds(bounds, &advice.now, out))
+    advice.bounds.iter().try_for_each(|bounds| write_bounds(word, bounds, &advice.now, out))
 }

@@ -28,7 +28,7 @@ impl Pool {
         if old.is_empty() {
             return;
         }
-        self.device.calls.synchronize += 1;
+        self.device.calls.synchronize += u64::from(self.settings.waits_for_parts());
         let mut freed = 0;
         while freed < wanted && !old.is_empty() {
             let mean = old.iter().map(|(_, age)| *age as f64).sum::<f64>() / old.len() as f64;

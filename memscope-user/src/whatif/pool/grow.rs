@@ -9,7 +9,8 @@ impl Pool {
     pub(super) fn grow(&mut self, rack: u16, size: u64) -> Option<Id> {
         let wanted = self.settings.segment_bytes(size);
         // Beyond the fraction the driver is not even asked.
-        if self.allowed_bytes.is_some_and(|allowed| self.figures.reserved_bytes + wanted > allowed) {
+        let limit_bytes = self.card.early_limit_bytes(&self.settings).into_iter().chain(self.allowed_bytes).min();
+        if limit_bytes.is_some_and(|limit| self.figures.reserved_bytes + wanted > limit) {
             return None;
         }
         if self.settings.expandable { self.expand(rack, size) } else { self.make_segment(rack, wanted) }

@@ -12,8 +12,11 @@ mod find;
 mod grow;
 mod rack;
 mod release;
+mod seed;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_cuda;
 
 pub(super) use self::block::Id;
 pub use self::figures::Figures;
@@ -84,7 +87,7 @@ pub(super) struct Pool {
 impl Pool {
     pub(super) fn new(settings: Settings, card: Card) -> Self {
         Self {
-            allowed_bytes: card.allowed_bytes(),
+            allowed_bytes: card.allowed_bytes(&settings),
             device: Device::new(&card),
             settings,
             card,
@@ -117,7 +120,7 @@ impl Pool {
     /// The script limits the process to a part of the device; what the user has asked about goes first.
     pub(super) fn limit_to(&mut self, fraction: f64) {
         if self.card.fraction.is_none() {
-            self.allowed_bytes = Card { fraction: Some(fraction), ..self.card.clone() }.allowed_bytes();
+            self.allowed_bytes = Card { fraction: Some(fraction), ..self.card.clone() }.allowed_bytes(&self.settings);
         }
     }
 

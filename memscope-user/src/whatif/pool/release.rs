@@ -70,7 +70,7 @@ impl Pool {
             return false;
         }
         let enough = size.max(max_split);
-        self.device.calls.synchronize += 1;
+        self.device.calls.synchronize += u64::from(self.settings.waits_for_parts());
         let is_plain = |(_, id): &(u64, Id)| self.blocks.get(*id).is_plain();
         let blocks = &self.racks.all[usize::from(rack)].blocks;
         let one = blocks.range((enough, 0)..).map(|((size, _), id)| (*size, *id)).find(is_plain);

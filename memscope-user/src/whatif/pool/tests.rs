@@ -6,10 +6,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::whatif::device::Addresses;
-use crate::whatif::settings::{Family, Release};
+use crate::whatif::settings::Release;
 
 fn settings(text: &str) -> Settings {
-    Settings::parse(text, Family::Npu, Release::Next).expect("settings")
+    Settings::parse(text, Release::Next).expect("settings")
 }
 
 fn card(mib: u64) -> Card {

@@ -2,6 +2,7 @@
 
 mod from_events;
 mod graphs;
+mod old;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -9,6 +10,7 @@ mod thread;
 mod words;
 
 pub use self::from_events::{Recorder, Source};
+pub(super) use self::old::{Before, OldBlock, OldSegment};
 pub(super) use self::words::{Iter, MAX_LANES, Op, Slots, Words};
 
 use std::collections::BTreeMap;
@@ -18,6 +20,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::device::Card;
+use super::settings::Family;
 use crate::model::{Fraction, Stack};
 
 /// Requests between two kept times.
@@ -61,6 +64,9 @@ pub struct Gaps {
     pub unseen_frees: u64,
     /// Bytes that the pool held before the recording began.
     pub older_bytes: u64,
+    /// Bytes of blocks from before the history, with known places: the recording is replayed from there. Under other settings and on other
+    /// devices they are requested first.
+    pub before_bytes: u64,
     /// Blocks with an unknown stream.
     pub without_stream: u64,
     /// Times that segments were freed just before one was made: the cache was emptied, or a request was retried.
@@ -75,11 +81,20 @@ impl Gaps {
     /// Whether there are none that affect the pool.
     #[must_use]
     pub const fn is_none(&self) -> bool {
-        let Self { sizes_guessed, unseen_frees, older_bytes, without_stream, unclear_frees, lost_records, left_out } =
-            *self;
+        let Self {
+            sizes_guessed,
+            unseen_frees,
+            older_bytes,
+            before_bytes,
+            without_stream,
+            unclear_frees,
+            lost_records,
+            left_out,
+        } = *self;
         sizes_guessed == 0
             && unseen_frees == 0
             && older_bytes == 0
+            && before_bytes == 0
             && without_stream == 0
             && unclear_frees == 0
             && !lost_records
@@ -105,6 +120,8 @@ struct Seen {
 pub struct Requests {
     /// Process.
     pub pid: u32,
+    /// The allocator, as far as the recording shows it.
+    pub family: Family,
     /// Devices, as physical numbers.
     pub devices: Vec<u32>,
     /// What lane numbers mean.
@@ -130,6 +147,8 @@ pub struct Requests {
     pub limit_bytes: Vec<Option<u64>>,
     /// Bytes of each device, where the program has asked for them.
     pub total_bytes: Vec<Option<u64>>,
+    /// The most that the pool held, where that is known, by device: a device has no less.
+    pub held_bytes: Vec<u64>,
     /// Settings of the pool that the program was started with.
     pub configuration: Option<String>,
     /// Settings that the script has set later, each once.
@@ -138,6 +157,8 @@ pub struct Requests {
     pub script_fractions: BTreeMap<u8, Fraction>,
     /// Reservations were made for segments: they are expandable.
     pub expandable: bool,
+    /// What the pools held before.
+    pub(super) before: Before,
     /// Facts missing in the recording.
     pub gaps: Gaps,
     /// There were more than wanted, so there is none here.
@@ -221,7 +242,8 @@ impl Requests {
         let limit_bytes = self.limit_bytes.get(usize::from(device)).copied().flatten();
         let memory_bytes = limit_bytes.map_or(card.memory_bytes, |above| above.saturating_sub(1));
         let total_bytes = self.total_bytes.get(usize::from(device)).copied().flatten().unwrap_or(card.total_bytes);
-        Card { memory_bytes, total_bytes, ..card.clone() }
+        let held_bytes = self.held_bytes.get(usize::from(device)).copied().unwrap_or(0);
+        Card { memory_bytes, total_bytes: total_bytes.max(held_bytes), ..card.clone() }
     }
 
     /// What the script sets, in words.
@@ -245,6 +267,7 @@ impl Requests {
         self.others_peak_bytes.push(0);
         self.limit_bytes.push(None);
         self.total_bytes.push(None);
+        self.held_bytes.push(0);
         Some(index)
     }
 }

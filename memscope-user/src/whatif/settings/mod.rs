@@ -18,11 +18,15 @@ use super::{KIB, MIB};
 /// Classes of sizes in `roundup_power2_divisions`: 1 MiB to 64 GiB by powers of two.
 pub const ROUND_CLASSES: usize = 16;
 
-/// Settings of the allocator. The default is that of the newest release of `torch_npu`.
+/// Settings of the allocator, in bytes. The default is that of the newest release of `torch_npu`.
+///
+/// Both allocators have the same rules (`NPUCachingAllocator.cpp`, `CUDACachingAllocator.cpp`); they differ in these numbers, and in the
+/// [`KEYS`] that they know.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "keys that are True or False")]
 pub struct Settings {
-    /// Which allocator.
-    pub family: Family,
+    /// Which allocator, and its release.
+    pub release: Release,
     /// Bytes added to a request.
     pub pad_bytes: u64,
     /// Larger blocks are not split.
@@ -39,6 +43,10 @@ pub struct Settings {
     pub large_page_bytes: u64,
     /// Plain segment for requests of more than 1 and less than 10 MiB.
     pub large_segment_bytes: u64,
+    /// Part of the device's memory that the process may have, by a key of its own.
+    pub fraction: Option<f64>,
+    /// What goes beyond that part, or beyond the device, fails before the driver is asked, also where the part is the whole.
+    pub rejects_early: bool,
     /// Segments with large blocks come in pages of 1 GiB.
     pub gigabyte_pages: bool,
     /// Parts of a power of two that sizes are rounded to, by class of size; 0: they are not.
@@ -56,7 +64,7 @@ impl Settings {
             Family::Cuda => (0, 0),
         };
         Self {
-            family,
+            release: family.newest(),
             pad_bytes,
             max_split_bytes: u64::MAX,
             non_split_rounding_bytes: 20 * MIB,
@@ -65,10 +73,21 @@ impl Settings {
             align_bytes,
             large_page_bytes: 20 * MIB,
             large_segment_bytes: 20 * MIB,
+            fraction: None,
+            rejects_early: false,
             gigabyte_pages: false,
             round_divisions: [0; ROUND_CLASSES],
             lazy_reclaim: false,
         }
+    }
+}
+
+impl Settings {
+    /// The device is waited for before a part of the cache is given back: `torch_npu` does, CUDA's allocator leaves that to the driver's
+    /// call.
+    #[must_use]
+    pub fn waits_for_parts(&self) -> bool {
+        self.release.family() == Family::Npu
     }
 }
 

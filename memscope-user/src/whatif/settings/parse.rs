@@ -6,6 +6,8 @@ use std::fmt;
 use super::{Family, KEYS, ROUND_CLASSES, Release, Settings};
 use crate::printable::OneLine;
 
+/// Read before all others.
+const LARGE_SEGMENT: &str = "large_segment_size_mb";
 /// Longest configuration that is read.
 const MAX_BYTES: usize = 4096;
 
@@ -27,8 +29,8 @@ impl Settings {
     /// # Errors
     ///
     /// Values that the allocator of that release refuses, or does not know.
-    pub fn parse(text: &str, family: Family, release: Release) -> Result<Self, Refused> {
-        Self::of(family).with(text, release)
+    pub fn parse(text: &str, release: Release) -> Result<Self, Refused> {
+        Self { release, ..Self::of(release.family()) }.with(text)
     }
 
     /// The settings after a script has set others: in `CachingAllocatorConfig::parseArgs`, three return to their defaults, the others stay.
@@ -37,44 +39,53 @@ impl Settings {
     ///
     /// As [`Settings::parse`]. What releases know is not asked: the script's has taken it.
     pub fn changed(&self, text: &str) -> Result<Self, Refused> {
-        let plain = Self::of(self.family);
+        let plain = Self::of(self.release.family());
         let kept = Self {
+            release: plain.release,
             max_split_bytes: plain.max_split_bytes,
             gc_threshold: plain.gc_threshold,
             round_divisions: plain.round_divisions,
             ..self.clone()
         };
-        kept.with(text, Release::Next)
+        Ok(Self { release: self.release, ..kept.with(text)? })
     }
 
-    fn with(self, text: &str, release: Release) -> Result<Self, Refused> {
+    fn with(self, text: &str) -> Result<Self, Refused> {
         let mut settings = self;
         if text.len() > MAX_BYTES {
             return Err(Refused(format!("the settings have {} bytes; {MAX_BYTES} is the most", text.len())));
         }
-        let mut rest = text.trim();
+        let (mut entries, mut rest) = (Vec::new(), text.trim());
         while !rest.is_empty() {
             let (key, value, next) = entry(rest)?;
-            settings.set(key, value, release)?;
+            entries.push((key, value));
             rest = next;
+        }
+        // Others have to be at least as large as a segment, so PyTorch reads that first.
+        entries.sort_by_key(|(key, _)| settings.release.family() == Family::Cuda && *key != LARGE_SEGMENT);
+        for (key, value) in entries {
+            settings.set(key, value)?;
         }
         settings.check()?;
         Ok(settings)
     }
 
-    fn set(&mut self, name: &str, value: &str, release: Release) -> Result<(), Refused> {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), Refused> {
+        let release = self.release;
         let Some(key) = KEYS.iter().find(|key| key.name == name) else {
-            let known: Vec<&str> =
-                KEYS.iter().filter(|key| key.is_known(self.family, release)).map(|key| key.name).collect();
+            let known: Vec<&str> = KEYS.iter().filter(|key| key.is_known(release)).map(|key| key.name).collect();
             return Err(Refused(format!("`{name}` is not a setting; there are {}", known.join(", "))));
         };
-        if !key.is_known(self.family, release) {
-            return Err(Refused(match (self.family, key.npu_since) {
+        if !key.is_known(release) {
+            return Err(Refused(match (release.family(), key.since(release.family())) {
                 (Family::Npu, Some(since)) => {
                     format!("{name} is not known in torch_npu {}: it came with {}", release.name(), since.name())
                 }
                 (Family::Npu, None) => format!("torch_npu has no {name}: it is of CUDA's allocator"),
-                (Family::Cuda, _) => format!("CUDA's allocator has no {name}: it is of torch_npu"),
+                (Family::Cuda, Some(since)) => {
+                    format!("{name} is not known in {}: {} has it", release.name(), since.name())
+                }
+                (Family::Cuda, None) => format!("CUDA's allocator has no {name}: it is of torch_npu"),
             }));
         }
         (key.set)(self, value).map_err(|reason| Refused(format!("{name}:{value}: {name} {reason}")))
@@ -82,7 +93,7 @@ impl Settings {
 
     /// Refuses conflicting settings.
     fn check(&self) -> Result<(), Refused> {
-        if self.family != Family::Npu || !self.expandable {
+        if self.release.family() != Family::Npu || !self.expandable {
             return Ok(());
         }
         let other = match (self.max_split_bytes != u64::MAX, self.gc_threshold > 0.0) {
@@ -96,7 +107,7 @@ impl Settings {
     /// Settings without effect.
     #[must_use]
     pub fn without_effect(&self, fraction: Option<f64>) -> Option<&'static str> {
-        (self.gc_threshold > 0.0 && fraction.is_none())
+        (self.gc_threshold > 0.0 && fraction.or(self.fraction).is_none())
             .then_some("garbage_collection_threshold does nothing without a memory fraction: give --fraction")
     }
 }
@@ -134,6 +145,12 @@ pub(super) fn threshold(value: &str) -> Result<f64, String> {
     if part > 0.0 && part < 1.0 { Ok(part) } else { Err("has to be greater than 0 and less than 1".to_owned()) }
 }
 
+/// A part from 0 to 1.
+pub(super) fn part(value: &str) -> Result<f64, String> {
+    let part: Option<f64> = value.parse().ok().filter(|part| (0.0..=1.0).contains(part));
+    part.ok_or_else(|| "has to be 0 to 1".to_owned())
+}
+
 pub(super) fn truth(value: &str) -> Result<bool, String> {
     match value {
         "True" => Ok(true),
@@ -156,7 +173,7 @@ pub(super) fn divisions(value: &str) -> Result<[u64; ROUND_CLASSES], String> {
             found[above..].fill(parts);
             continue;
         }
-        // torch_npu takes the number itself for the class, without a unit.
+        // Both allocators take the number itself for the class, without a unit.
         let class = power(bound)?.checked_ilog2().ok_or("has to be of powers of two")? as usize;
         let class = class.min(ROUND_CLASSES - 1);
         if above == 0 {
@@ -168,7 +185,7 @@ pub(super) fn divisions(value: &str) -> Result<[u64; ROUND_CLASSES], String> {
     Ok(found)
 }
 
-fn power(value: &str) -> Result<u64, String> {
+pub(super) fn power(value: &str) -> Result<u64, String> {
     let number = number(value)?;
     if number == 0 || number.is_power_of_two() { Ok(number) } else { Err("has to be a power of two".to_owned()) }
 }

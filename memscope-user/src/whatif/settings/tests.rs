@@ -3,11 +3,11 @@
 use super::*;
 
 fn parse(text: &str) -> Result<Settings, Refused> {
-    Settings::parse(text, Family::Npu, Release::Next)
+    Settings::parse(text, Release::Next)
 }
 
-fn reason(text: &str, family: Family, release: Release) -> String {
-    Settings::parse(text, family, release).expect_err("refused").to_string()
+fn reason(text: &str, release: Release) -> String {
+    Settings::parse(text, release).expect_err("refused").to_string()
 }
 
 /// 32 bytes more than asked, at least 512, in steps of 512.
@@ -81,7 +81,7 @@ fn what_the_allocator_refuses_is_refused() {
         ("roundup_power2_divisions:[1:2", "without `]`"),
     ];
     for (text, part) in refused {
-        let reason = reason(text, Family::Npu, Release::Next);
+        let reason = reason(text, Release::Next);
         assert!(reason.contains(part), "{text}: {reason}");
     }
 }
@@ -91,15 +91,15 @@ fn what_the_allocator_refuses_is_refused() {
 fn releases_know_their_settings() {
     let text = "multi_stream_lazy_reclaim:True";
     assert_eq!(
-        reason(text, Family::Npu, Release::V7_3),
+        reason(text, Release::V7_3),
         "multi_stream_lazy_reclaim is not known in torch_npu 7.3.0: it came with 26.0.0"
     );
-    assert!(Settings::parse(text, Family::Npu, Release::V26_0).is_ok());
-    assert!(reason(text, Family::Cuda, Release::Next).contains("CUDA's allocator has no"));
-    assert!(reason("release_lock_on_cudamalloc:True", Family::Npu, Release::Next).contains("of CUDA's allocator"));
+    assert!(Settings::parse(text, Release::V26_0).is_ok());
+    assert!(reason(text, Release::TorchMain).contains("CUDA's allocator has no"));
+    assert!(reason("release_lock_on_cudamalloc:True", Release::Next).contains("of CUDA's allocator"));
     // In CUDA's allocator both may be set.
     let both = "expandable_segments:True,max_split_size_mb:64";
-    assert!(Settings::parse(both, Family::Cuda, Release::Next).is_ok());
+    assert!(Settings::parse(both, Release::TorchMain).is_ok());
     for release in Release::ALL {
         assert_eq!(Release::of(release.name()), Some(release));
     }
@@ -133,4 +133,81 @@ fn a_script_changes_settings() {
     assert_eq!(after, parse("segment_size_mb:32,expandable_segments:True").expect("settings"));
     let refused = after.changed("max_split_size_mb:64").expect_err("refused").to_string();
     assert!(refused.contains("excludes max_split_size_mb"), "{refused}");
+}
+
+fn cuda(text: &str) -> Result<Settings, Refused> {
+    Settings::parse(text, Release::TorchMain)
+}
+
+/// Without a pad a size that is a multiple of 512 stays, at the borders of all classes of segments.
+#[test]
+fn cuda_has_no_pad() {
+    let settings = Settings::of(Family::Cuda);
+    let sizes = [(1, 512), (512, 512), (513, 1024), (MIB, MIB), (MIB + 1, MIB + 512), (10 * MIB, 10 * MIB)];
+    for (asked, size) in sizes {
+        assert_eq!(settings.round(asked), size, "{asked}");
+    }
+    // A block of 1 MiB is a small one; torch_npu's, with 32 bytes more, is not.
+    let segments = [(MIB, 2), (MIB + 512, 20), (10 * MIB - 512, 20), (10 * MIB, 10), (10 * MIB + 512, 12)];
+    for (size, mib) in segments {
+        assert_eq!(settings.segment_bytes(size), mib * MIB, "{size}");
+    }
+    assert_eq!((settings.page_bytes(true), settings.page_bytes(false), settings.align_bytes), (2 * MIB, 20 * MIB, 0));
+    // 1200 lies between 1024 and 2048, in quarters of 256: but it is not above 4 times 512, so it is rounded as ever; 5000 is.
+    let quarters = cuda("roundup_power2_divisions:4").expect("settings");
+    assert_eq!((quarters.round(1200), quarters.round(5000), quarters.round(5 * MIB)), (1536, 5120, 5 * MIB));
+}
+
+/// What CUDA's allocator refuses is refused, for its own reasons.
+#[test]
+fn what_cuda_refuses_is_refused() {
+    let refused = [
+        ("max_split_size_mb:19", "at least 20"),
+        ("max_non_split_rounding_mb:19", "at least 20"),
+        ("max_split_size_mb:31,large_segment_size_mb:32", "at least 32"),
+        ("large_segment_size_mb:10", "at least 11"),
+        ("garbage_collection_threshold:1.0", "less than 1"),
+        ("per_process_memory_fraction:1.1", "0 to 1"),
+        ("per_process_memory_fraction:nan", "0 to 1"),
+        ("backend:cudaMallocAsync", "not modelled"),
+        ("backend:other", "native"),
+        ("expandable_segments_reserve:0.5", "not modelled"),
+        ("pinned_num_register_threads:3", "power of two"),
+        ("pinned_num_register_threads:256", "up to 128"),
+        ("throw_on_cudamalloc_oom:1", "True or False"),
+        ("base_addr_aligned_kb:0", "of torch_npu"),
+        ("nothing:1", "not a setting"),
+    ];
+    for (text, part) in refused {
+        let reason = reason(text, Release::TorchMain);
+        assert!(reason.contains(part), "{text}: {reason}");
+    }
+    for text in ["max_split_size_mb:20", "large_segment_size_mb:11", "large_segment_size_mb:600", "backend:native"] {
+        assert!(cuda(text).is_ok(), "{text}");
+    }
+}
+
+/// 2.9 wants more than 20 MiB where 2.14 takes 20, and has less keys.
+#[test]
+fn releases_of_torch() {
+    assert!(reason("max_split_size_mb:20", Release::Torch2_9).contains("greater than 20"));
+    let text = "per_process_memory_fraction:0.5";
+    assert_eq!(
+        reason(text, Release::Torch2_9),
+        "per_process_memory_fraction is not known in torch-2.9: torch-2.14 has it"
+    );
+    assert_eq!(Settings::parse(text, Release::Torch2_14).expect("settings").fraction, Some(0.5));
+    assert!(Release::Torch2_9.limits_whole_fraction() && !Release::Torch2_14.limits_whole_fraction());
+    for family in [Family::Npu, Family::Cuda] {
+        assert_eq!(family.newest().family(), family);
+    }
+}
+
+/// The segment's size is read first, wherever it stands, and is the default of what an unsplit block may be larger.
+#[test]
+fn large_segments_are_read_first() {
+    let settings = cuda("max_non_split_rounding_mb:40,large_segment_size_mb:32").expect("settings");
+    assert_eq!((settings.large_segment_bytes, settings.non_split_rounding_bytes), (32 * MIB, 40 * MIB));
+    let settings = cuda("large_segment_size_mb:32").expect("settings");
+    assert_eq!((settings.large_page_bytes, settings.non_split_rounding_bytes), (32 * MIB, 32 * MIB));
 }

@@ -1,14 +1,19 @@
 //! Memory snapshots of `PyTorch` and `torch_npu` (`torch.npu.memory._dump_snapshot`): their history has all requests.
 //!
-//! Histories hold the last events only: blocks and segments from before are not in them, and their memory counts as one
-//! block.
+//! Histories hold the last events only. What was in the pool before follows from the snapshot's segments, which are of its end, and the
+//! history (`before`); where it does not, its memory is unknown.
 
+mod before;
+mod family;
 mod pickle;
+#[cfg(test)]
+mod tests;
 
 pub use self::pickle::BadPickle;
 
 use self::pickle::{Pickle, Value, number};
-use super::requests::{Lane, Op, Requests, Slots};
+use super::requests::{Lane, OldSegment, Op, Requests, Slots};
+use super::settings::{Family, Settings};
 use crate::hash::HashMap;
 
 /// First bytes of a pickle of the protocols that snapshots are written in.
@@ -20,16 +25,19 @@ pub fn is_snapshot(head: &[u8]) -> bool {
     matches!(head, [0x80, protocol, ..] if PROTOCOLS.contains(protocol))
 }
 
-/// The requests of a snapshot, of all of its devices.
+/// The requests of a snapshot, of all of its devices. `family` is its allocator, if the user says so.
 ///
 /// # Errors
 ///
 /// When the file is not a pickle of plain data with a history.
-pub fn requests_of(bytes: &[u8]) -> Result<Requests, String> {
+pub fn requests_of(bytes: &[u8], family: Option<Family>) -> Result<Requests, String> {
     let pickle = pickle::read(bytes).map_err(|bad| bad.to_string())?;
     let traces = pickle.get(pickle.root, "device_traces").and_then(|traces| pickle.list(traces));
     let traces = traces.ok_or("the snapshot has no `device_traces`")?;
+    let family = family.unwrap_or_else(|| family::family(&pickle));
+    let configuration = family::configuration(&pickle);
     let mut requests = Requests::default();
+    (requests.family, requests.configuration) = (family, configuration);
     let mut slots = Slots::default();
     for (device, trace) in traces.iter().enumerate() {
         let events = pickle.list(*trace).unwrap_or(&[]);
@@ -48,6 +56,7 @@ pub fn requests_of(bytes: &[u8]) -> Result<Requests, String> {
 }
 
 /// An event of the history.
+#[derive(Clone, Copy)]
 struct Entry<'a> {
     action: &'a str,
     addr: u64,
@@ -101,14 +110,51 @@ impl<'a, 'b> History<'a, 'b> {
 
     fn read(mut self, events: &[Value]) -> Result<(), String> {
         self.device = self.requests.device(self.number).ok_or("the snapshot has too many devices")?;
-        for (index, event) in events.iter().enumerate() {
-            let Some(entry) = self.entry(*event) else { continue };
+        let entries: Vec<Entry<'_>> = events.iter().filter_map(|event| self.entry(*event)).collect();
+        if let Some(segments) = before::before(self.pickle, self.number, &entries) {
+            self.begin_with(segments, entries.first().map_or(0, |entry| entry.time_us));
+        }
+        for (index, entry) in entries.iter().enumerate() {
             // A block that comes back at once was used by no other stream.
-            let next = events.get(index + 1).and_then(|next| self.entry(*next));
+            let next = entries.get(index + 1);
             let at_once = next.is_some_and(|next| next.action == "free_completed" && next.addr == entry.addr);
-            self.event(&entry, at_once);
+            self.event(entry, at_once);
+            let held_bytes = &mut self.requests.held_bytes[usize::from(self.device)];
+            *held_bytes = (*held_bytes).max(self.reserved_bytes);
         }
         Ok(())
+    }
+
+    /// Requests the blocks from before the history.
+    fn begin_with(&mut self, segments: Vec<OldSegment>, time_us: u64) {
+        for block in segments.iter().flat_map(|segment| segment.blocks.iter().map(move |block| (segment.stream, block)))
+        {
+            let (stream, block) = block;
+            let lane = self.lane(stream);
+            self.requests.words.push(Op::Alloc { lane, asked: block.asked });
+            self.requests.see_place(block.addr, time_us.saturating_mul(1000));
+            let slot = self.slots.take();
+            self.requests.before.events += 1;
+            self.requests.gaps.before_bytes = self.requests.gaps.before_bytes.saturating_add(block.asked);
+            if block.pending {
+                self.leave(block.addr, slot);
+                self.requests.before.events += 1;
+            } else {
+                self.live.insert(block.addr, slot);
+            }
+        }
+        self.reserved_bytes = segments.iter().map(|segment| segment.bytes).sum();
+        if !segments.is_empty() {
+            self.requests.before.segments.insert(self.device, segments);
+        }
+    }
+
+    /// A block is freed that streams still use.
+    fn leave(&mut self, addr: u64, slot: u32) {
+        self.requests.words.push(Op::FreeInUse { slot });
+        self.requests.frees += 1;
+        self.requests.frees_in_use += 1;
+        self.leaving.insert(addr, slot);
     }
 
     fn event(&mut self, entry: &Entry<'_>, at_once: bool) {
@@ -123,8 +169,12 @@ impl<'a, 'b> History<'a, 'b> {
             }
             "oom" => {
                 let lane = self.lane(entry.stream);
-                // The history has the rounded size.
-                self.requests.words.push(Op::Failed { lane, asked: entry.size.saturating_sub(32) });
+                // The history has the rounded size, and what the driver had left in the place of an address.
+                let pad_bytes = Settings::of(self.requests.family).pad_bytes;
+                self.requests.words.push(Op::Failed { lane, asked: entry.size.saturating_sub(pad_bytes) });
+                let limit_bytes = self.reserved_bytes.saturating_add(entry.addr).saturating_add(1);
+                let known = &mut self.requests.limit_bytes[usize::from(self.device)];
+                *known = Some(known.map_or(limit_bytes, |known| known.min(limit_bytes)));
                 (self.requests.failures, self.emptied) = (self.requests.failures + 1, false);
             }
             "segment_alloc" => {
@@ -193,109 +243,12 @@ impl<'a, 'b> History<'a, 'b> {
             *older_bytes = older_bytes.saturating_add(entry.size);
             return;
         };
-        self.requests.frees += 1;
         if at_once {
+            self.requests.frees += 1;
             self.requests.words.push(Op::Free { slot });
             self.slots.give_back(slot);
         } else {
-            self.requests.words.push(Op::FreeInUse { slot });
-            self.requests.frees_in_use += 1;
-            self.leaving.insert(entry.addr, slot);
+            self.leave(entry.addr, slot);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fmt::Write as _;
-
-    use super::*;
-    use crate::whatif::{Card, Family, Gaps, Release, find_settings};
-
-    /// A pickle of protocol 2 of these events of device 0: `action addr size stream`, and nothing of device 1.
-    fn snapshot(events: &[(&str, u64, u64, u64)]) -> Vec<u8> {
-        fn text(out: &mut Vec<u8>, text: &str) {
-            out.push(b'X');
-            out.extend((text.len() as u32).to_le_bytes());
-            out.extend(text.as_bytes());
-        }
-        fn int(out: &mut Vec<u8>, number: u64) {
-            out.extend([0x8a, 8]);
-            out.extend(number.to_le_bytes());
-        }
-        let mut out = b"\x80\x02}".to_vec();
-        text(&mut out, "device_traces");
-        out.extend(b"](](");
-        for (action, addr, size, stream) in events {
-            out.extend(b"}(");
-            text(&mut out, "action");
-            text(&mut out, action);
-            for (name, number) in [("addr", addr), ("size", size), ("stream", stream)] {
-                text(&mut out, name);
-                int(&mut out, *number);
-            }
-            out.push(b'u');
-        }
-        out.extend(b"e]es.");
-        out
-    }
-
-    const MIB: u64 = 1 << 20;
-    const BASE: u64 = 0x1200_0000_0000;
-
-    /// The allocator's records of: 3 MiB, freed; 25 MiB, freed while a stream uses it, and returned; cache emptied.
-    fn history() -> Vec<u8> {
-        let second = BASE + (64 << 20);
-        snapshot(&[
-            ("segment_alloc", BASE, 20 * MIB, 5),
-            ("alloc", BASE, 3 * MIB, 5),
-            ("free_requested", BASE, 3 * MIB, 5),
-            ("free_completed", BASE, 3 * MIB, 5),
-            ("segment_alloc", second, 26 * MIB, 5),
-            ("alloc", second, 25 * MIB, 5),
-            ("free_requested", second, 25 * MIB, 5),
-            ("alloc", BASE, MIB + 1, 5),
-            ("free_completed", second, 25 * MIB, 5),
-            ("free_requested", BASE, MIB + 1, 5),
-            ("free_completed", BASE, MIB + 1, 5),
-            ("segment_free", BASE, 20 * MIB, 5),
-            ("segment_free", second, 26 * MIB, 5),
-            ("segment_alloc", BASE, 2 * MIB, 5),
-            ("alloc", BASE, 100, 5),
-        ])
-    }
-
-    /// Requests, and their own self-check: the model agrees with the history.
-    #[test]
-    fn histories_are_requests() {
-        let requests = requests_of(&history()).expect("requests");
-        assert_eq!((requests.count, requests.frees, requests.frees_in_use), (4, 3, 1));
-        let found = find_settings(&requests, Family::Npu, Release::Next, &Card::default()).0;
-        assert!(found.is_whole(), "{found:?}");
-        // The emptied cache is followed by a new segment.
-        assert_eq!(requests.gaps, Gaps { unclear_frees: 1, ..Gaps::default() });
-        assert_eq!((found.settings.as_str(), found.events, found.places), ("", 7, true));
-    }
-
-    /// Another place of a block is noticed: the check can fail.
-    #[test]
-    fn histories_of_other_allocators_are_noticed() {
-        let events = [("segment_alloc", BASE, 20 * MIB, 5), ("alloc", BASE + 512, 3 * MIB, 5)];
-        let requests = requests_of(&snapshot(&events)).expect("requests");
-        assert!(!find_settings(&requests, Family::Npu, Release::Next, &Card::default()).0.is_whole());
-    }
-
-    #[test]
-    fn what_is_no_snapshot_is_refused() {
-        let mut text = String::new();
-        for bytes in [&b"\x80\x04}."[..], b"\x80\x04N.", b"\x80\x04cos\nsystem\n.", b"", &snapshot(&[])] {
-            let reason = requests_of(bytes).expect_err("refused");
-            writeln!(text, "{reason}").expect("text");
-        }
-        assert!(
-            text.contains("device_traces") && text.contains("plain data") && text.contains("_record_memory_history"),
-            "{text}"
-        );
-        assert!(is_snapshot(b"\x80\x04") && !is_snapshot(b"\x80\x01") && !is_snapshot(b"ID,"));
     }
 }
