@@ -22,7 +22,7 @@ def settings(text):
 
 
 def turn():
-    """Requests whose places depend on the settings: what is free is split, or is not."""
+    """Places of these requests depend on the settings: what is free is split, or is not."""
     first, second, third = tensor(30), tensor(70), tensor(3)
     del first, second
     fourth, fifth = tensor(22), tensor(45)

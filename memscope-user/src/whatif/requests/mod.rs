@@ -80,25 +80,8 @@ pub struct Gaps {
 impl Gaps {
     /// Whether there are none that affect the pool.
     #[must_use]
-    pub const fn is_none(&self) -> bool {
-        let Self {
-            sizes_guessed,
-            unseen_frees,
-            older_bytes,
-            before_bytes,
-            without_stream,
-            unclear_frees,
-            lost_records,
-            left_out,
-        } = *self;
-        sizes_guessed == 0
-            && unseen_frees == 0
-            && older_bytes == 0
-            && before_bytes == 0
-            && without_stream == 0
-            && unclear_frees == 0
-            && !lost_records
-            && left_out == 0
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
     }
 }
 

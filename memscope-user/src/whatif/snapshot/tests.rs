@@ -203,7 +203,7 @@ fn late_histories_begin_with_what_was_there() {
     assert!(!find_settings(&requests, Release::Next, &Card::default()).0.is_whole());
 }
 
-/// 3 MiB have a block of 4, whose rest was too little to be split off; what lay behind was freed. 16 MiB are found there.
+/// 3 MiB have a block of 4: its rest was too little to be split off. What lay behind was freed. 16 MiB are found there.
 #[test]
 fn unsplit_rests_stay_with_their_blocks() {
     let end = [(4 * MIB, 3 * MIB), (16 * MIB, 16 * MIB)];
