@@ -38,8 +38,8 @@ const SILENT_NS: u64 = 3_000_000_000;
 const MOST_NS: u64 = 30_000_000_000;
 /// The kernel's limit for one call of `bpf_loop`; each turn takes at least a third of a microsecond.
 const TURNS: u64 = 1 << 23;
-/// That number of calls takes more than [`MOST_NS`].
-const LOOPS: u32 = 32;
+/// That number of calls takes more than [`MOST_NS`]. They are a loop of the same kind: one written out is verified turn by turn.
+const LOOPS: u64 = 32;
 
 /// A waiting thread.
 #[repr(C)]
@@ -161,16 +161,19 @@ fn first_library(regs: &pt_regs, number: u32, tgid: u32) -> u64 {
 #[inline(always)]
 fn wait(held: Wait, stack_pointer: u64) -> u64 {
     let mut waiting = Waiting { held, stack_pointer, over: 0 };
-    for _ in 0..LOOPS {
-        // SAFETY: the callback takes a number and a waiting thread.
-        unsafe { bpf_loop(TURNS, still_waits as *mut c_void, (&raw mut waiting).cast()) };
-        // SAFETY: a local variable, which the loop changes.
-        if unsafe { read_once(&raw const waiting.over) } != 0 {
-            break;
-        }
-    }
-    // SAFETY: as above.
+    // SAFETY: the callback takes a number and a waiting thread.
+    unsafe { bpf_loop(LOOPS, waits_on as *mut c_void, (&raw mut waiting).cast()) };
+    // SAFETY: a local variable, which the loop changes.
     unsafe { read_once(&raw const waiting.over) }
+}
+
+/// Waits for [`TURNS`]. Returns 1 if the wait is over.
+#[inline(never)]
+unsafe extern "C" fn waits_on(_index: u32, waiting: *mut Waiting) -> u64 {
+    // SAFETY: the callback takes a number and a waiting thread.
+    unsafe { bpf_loop(TURNS, still_waits as *mut c_void, waiting.cast()) };
+    // SAFETY: the caller's, which the loop changes.
+    u64::from(unsafe { read_once(&raw const (*waiting).over) } != 0)
 }
 
 /// Looks once whether the thread still waits. Returns 1 if not.

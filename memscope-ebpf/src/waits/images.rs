@@ -112,7 +112,7 @@ fn fill(key: &mut ImageKey, file: *mut c_void, kind: u32) {
 struct Walk {
     /// Address of the next entry (`link_map`); 0 is the end.
     next: u64,
-    /// The file of the entry.
+    /// The file of the entry, once it is found.
     key: ImageKey,
     /// 1: adds all files to the known ones.
     learns: u64,
@@ -146,7 +146,6 @@ unsafe extern "C" fn next_library(_index: u32, walk: *mut Walk) -> u64 {
     if walk.next == 0 || !user_memory::copy_waiting(&mut entry, walk.next) {
         return 1;
     }
-    walk.key = ImageKey::default();
     let found = find_file(entry[DYNAMIC], take_library, &mut walk.key);
     walk.next = entry[NEXT];
     let known = found && is_known_library(&walk.key);

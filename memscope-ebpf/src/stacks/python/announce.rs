@@ -11,13 +11,13 @@ use memscope_common::{
 
 use super::{
     code,
-    scratch::{Scratch, Walk},
+    scratch::{Part, Scratch, Walk},
 };
 use crate::{
     current,
     transport::{header, send},
     user_memory::{copy_bytes, word},
-    verifier::{element, masked},
+    verifier::{element, masked, read_once},
 };
 
 /// Code objects that were sent.
@@ -63,61 +63,65 @@ pub(super) unsafe extern "C" fn send_next(_: u32, walk: *mut Walk) -> u64 {
 /// Sends the code object at hand. Returns whether there was room.
 #[inline(always)]
 fn send_code(ctx: *mut c_void, scratch: &mut Scratch, layout: &PythonLayout, row: u16) -> bool {
-    let name = copy_text(scratch, layout, layout.name, 0, NAME_ROOM);
+    begin(scratch, layout);
+    let name = copy_text(scratch, layout, layout.name, 0, NAME_ROOM, CODE_NAME_CUT);
+    (scratch.record.name_kind, scratch.record.name_len) = (name.kind, name.len as u16);
     let name_len = masked::<255>(name.len);
-    let file = copy_text(scratch, layout, layout.file, name_len, FILE_ROOM);
+    let file = copy_text(scratch, layout, layout.file, name_len, FILE_ROOM, CODE_FILE_CUT);
+    (scratch.record.file_kind, scratch.record.file_len) = (file.kind, file.len as u16);
     let file_len = masked::<511>(file.len);
     let lines = copy_lines(scratch, layout, name_len + file_len);
-    let lines_len = masked::<4095>(lines.len);
-    let len = masked::<8191>(size_of::<CodeRecord>() as u64 + name_len + file_len + lines_len);
-    fill(scratch, layout, &name, &file, &lines);
+    scratch.record.lines_len = lines.len as u16;
+    let len = masked::<8191>(size_of::<CodeRecord>() as u64 + name_len + file_len + masked::<4095>(lines.len));
     scratch.record.header = header(Kind::Code, row, len as u16);
     send(ctx, (&raw mut scratch.record).cast(), masked::<8191>(len), row, false)
 }
 
-/// Fills the code object's record, but for its header.
+/// Fills the code object's record, but for its header and texts.
 #[inline(always)]
-fn fill(scratch: &mut Scratch, layout: &PythonLayout, name: &Part, file: &Part, lines: &Part) {
+fn begin(scratch: &mut Scratch, layout: &PythonLayout) {
     let first_line = scratch.code_word(layout.first_line) >> ((layout.first_line & 4) * 8);
-    let flag = |part: &Part, flag: u8| if part.cut { flag } else { 0 };
     let record = &mut scratch.record;
     record.code = scratch.pointer;
     record.fingerprint = scratch.fingerprint;
     record.first_line = first_line as u32;
     record.version = layout.version;
-    record.name_kind = name.kind;
-    record.file_kind = file.kind;
-    record.flags = flag(name, CODE_NAME_CUT) | flag(file, CODE_FILE_CUT) | flag(lines, CODE_LINES_CUT);
-    record.name_len = name.len as u16;
-    record.file_len = file.len as u16;
-    record.lines_len = lines.len as u16;
+    record.flags = 0;
     record.reserved = [0; 6];
 }
 
-/// A copied text or line table.
-struct Part {
-    len: u64,
-    /// Bytes per character.
-    kind: u8,
-    /// It is not whole.
-    cut: bool,
+/// Keeps a copied part, and takes it out of memory again: so the verifier does not follow each way in which it came to be through all that
+/// is behind it.
+#[inline(always)]
+fn joined(scratch: &mut Scratch, part: Part, flag: u8) -> Part {
+    scratch.part = part;
+    // SAFETY: a field of a live map value.
+    let part = unsafe { read_once(&raw const scratch.part) };
+    scratch.record.flags |= flag * (part.cut & 1);
+    part
 }
 
-/// Copies a text to `at` bytes behind the record.
+/// Copies a text to `at` bytes behind the record. Notes by the flag that it is not whole.
 #[inline(always)]
-fn copy_text(scratch: &mut Scratch, layout: &PythonLayout, offset: u16, at: u64, room: u64) -> Part {
+fn copy_text(scratch: &mut Scratch, layout: &PythonLayout, offset: u16, at: u64, room: u64, flag: u8) -> Part {
+    let part = read_text(scratch, layout, offset, at, room);
+    joined(scratch, part, flag)
+}
+
+#[inline(always)]
+fn read_text(scratch: &mut Scratch, layout: &PythonLayout, offset: u16, at: u64, room: u64) -> Part {
     const HEAD: u64 = 24;
     let text = scratch.code_word(offset);
     // SAFETY: the array has more words.
     if !unsafe { copy_bytes((&raw mut scratch.text).cast(), HEAD, text.wrapping_add(TEXT_FROM)) } {
-        return Part { len: 0, kind: 1, cut: true };
+        return Part { len: 0, kind: 1, cut: 1 };
     }
     let state = TextState::new(scratch.text[TEXT_STATE]);
     let kind = state.kind();
     let chars_at = if state.is_ascii() { layout.ascii_at } else { layout.text_at };
     let chars = scratch.text[0];
     if !state.is_compact() || chars > u64::from(u16::MAX) {
-        return Part { len: 0, kind, cut: true };
+        return Part { len: 0, kind, cut: 1 };
     }
     let whole = chars * u64::from(kind);
     let len = masked::<511>(if whole > room { room } else { whole });
@@ -125,24 +129,30 @@ fn copy_text(scratch: &mut Scratch, layout: &PythonLayout, offset: u16, at: u64,
     // SAFETY: `at` and `len` are below 512 each, and there is more room than that.
     let read = unsafe { copy_bytes(bytes_at(scratch, at), len, text.wrapping_add(chars_at.into())) };
     if !read {
-        return Part { len: 0, kind, cut: true };
+        return Part { len: 0, kind, cut: 1 };
     }
-    Part { len, kind, cut: whole > room }
+    Part { len, kind, cut: (whole > room).into() }
 }
 
 /// Copies the line table to `at` bytes behind the record.
 #[inline(always)]
 fn copy_lines(scratch: &mut Scratch, layout: &PythonLayout, at: u64) -> Part {
+    let part = read_lines(scratch, layout, at);
+    joined(scratch, part, CODE_LINES_CUT)
+}
+
+#[inline(always)]
+fn read_lines(scratch: &mut Scratch, layout: &PythonLayout, at: u64) -> Part {
     let table = scratch.code_word(layout.lines);
-    let Some(whole) = word(table.wrapping_add(TEXT_FROM)) else { return Part { len: 0, kind: 1, cut: true } };
+    let Some(whole) = word(table.wrapping_add(TEXT_FROM)) else { return Part { len: 0, kind: 1, cut: 1 } };
     let len = masked::<4095>(if whole > LINES_ROOM { LINES_ROOM } else { whole });
     let at = masked::<1023>(at) as usize;
     // SAFETY: `at` is below 1024, `len` below 4096, and there is more room than that.
     let read = unsafe { copy_bytes(bytes_at(scratch, at), len, table.wrapping_add(LINES_AT)) };
     if !read {
-        return Part { len: 0, kind: 1, cut: true };
+        return Part { len: 0, kind: 1, cut: 1 };
     }
-    Part { len, kind: 1, cut: whole > LINES_ROOM }
+    Part { len, kind: 1, cut: (whole > LINES_ROOM).into() }
 }
 
 /// The place behind the record.

@@ -72,9 +72,22 @@ pub(super) struct Scratch {
     pub(super) window_len: u64,
     /// Index of the frame at hand in the window.
     pub(super) frame_at: u64,
+    /// The text or line table copied last.
+    pub(super) part: Part,
     /// A code object's record, with its texts and line table.
     pub(super) record: CodeRecord,
     pub(super) bytes: [u8; CODE_ROOM],
+}
+
+/// A copied text or line table.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) len: u64,
+    /// Bytes per character.
+    pub(super) kind: u8,
+    /// 1: it is not whole.
+    pub(super) cut: u8,
 }
 
 /// The fingerprint of a code object.
