@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     hash::HashMap,
-    model::{Alloc, AllocFailed, Event, EventKind, Free, ProcessStart, UnknownFree},
+    model::{Alloc, AllocFailed, Device, Event, EventKind, Free, ProcessStart, UnknownFree},
 };
 
 /// Series of pools at once: 1024 processes on two devices with four pools.
@@ -113,7 +113,7 @@ impl Books {
                 }
             }
             EventKind::DeviceUsage(usage) => {
-                if let crate::model::Device::Npu(number) = event.device {
+                if let Device::Npu(number) = event.device {
                     self.devices.insert(number, (usage.used_bytes, usage.total_bytes));
                 }
             }
@@ -124,8 +124,9 @@ impl Books {
     /// A minute is over: what series and places hold becomes a point of their growth.
     pub fn minute(&mut self, minute: u32) {
         self.begin_minute(minute);
-        for series in self.series.values_mut() {
-            series.minute(minute);
+        for (key, series) in &mut self.series {
+            let figures = if let Device::Npu(device) = key.device { self.devices.get(&device) } else { None };
+            series.minute(minute, figures.map(|(used, total)| total.saturating_sub(*used)));
         }
     }
 

@@ -109,6 +109,10 @@ pub struct PoolStatus {
     /// How fast its live bytes grow, over up to an hour; unknown for the first ten minutes.
     #[serde(default)]
     pub growth_bytes_per_second: Option<f64>,
+    /// Seconds until a growing pool holds all that the driver has free: earliest, middle, latest of an interval of 90 %; `None` there: beyond
+    /// 60 times what was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<[Option<f64>; 3]>,
     /// The place that holds most.
     #[serde(default)]
     pub largest: Option<LargestPlace>,

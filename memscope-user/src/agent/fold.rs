@@ -11,6 +11,8 @@ use crate::model::{Device, Pool, PoolLevel};
 
 /// Ages of survivors, in minutes.
 const AGES: [u32; 4] = [1, 10, 60, 360];
+/// Earliest, middle and latest of an interval of 90 %.
+const ENDS: [&str; 3] = ["0.05", "0.5", "0.95"];
 /// The fastest growing places of a container on a device.
 pub(super) const SUSPECTS: usize = 5;
 /// Counters of a container without a process stay for this many pages more.
@@ -101,6 +103,7 @@ struct Live {
     untracked_bytes: u64,
     older_bytes: [u64; AGES.len()],
     growth: Option<f64>,
+    seconds_left: Option<[Option<f64>; 3]>,
     suspects: Vec<f64>,
     used_bytes: Option<u64>,
     reserved_bytes: Option<u64>,
@@ -116,11 +119,18 @@ impl Live {
             *sum = sum.saturating_add(series.older_bytes(minutes, now_minute));
         }
         self.growth = added(self.growth, series.growth(), |one, other| one + other);
+        self.seconds_left = soonest(self.seconds_left, series.seconds_left());
         self.suspects.extend(series.growing_places(SUSPECTS).iter().map(|(_, slope)| slope));
         self.used_bytes = added(self.used_bytes, series.used_bytes, u64::saturating_add);
         self.reserved_bytes = added(self.reserved_bytes, series.reserved_bytes, u64::saturating_add);
         self.active_bytes = added(self.active_bytes, series.active_bytes, u64::saturating_add);
     }
+}
+
+/// Of two processes that fill a device, the one that has filled it first.
+fn soonest(one: Option<[Option<f64>; 3]>, other: Option<[Option<f64>; 3]>) -> Option<[Option<f64>; 3]> {
+    let middle = |left: &[Option<f64>; 3]| left[1].unwrap_or(f64::INFINITY);
+    one.into_iter().chain(other).min_by(|one, other| middle(one).total_cmp(&middle(other)))
 }
 
 fn added<T>(sum: Option<T>, more: Option<T>, add: impl Fn(T, T) -> T) -> Option<T> {
@@ -288,6 +298,10 @@ fn of_live(group: &Group, live: &Live) -> Vec<Sample> {
         .growth
         .map(|slope| Sample::real("memscope_memory_growth_bytes_per_second", group.with("window", "1h"), slope));
     samples.extend(growth);
+    let left = ENDS.into_iter().zip(live.seconds_left.into_iter().flatten());
+    samples.extend(left.filter_map(|(end, seconds)| {
+        Some(Sample::real("memscope_pool_full_seconds", group.with("quantile", end), seconds?))
+    }));
     let reported = [
         ("memscope_pool_reserved_bytes", live.reserved_bytes),
         ("memscope_pool_active_bytes", live.active_bytes),
@@ -482,5 +496,17 @@ mod tests {
         }
         assert!(!samples.iter().any(|sample| sample.labels.iter().any(|(_, value)| value.contains("my_pool"))));
         assert!(!samples.iter().any(|sample| sample.family == "memscope_process_memory_bytes"));
+    }
+
+    /// Of two processes on a device, the one that is full first; one that has no date does not hide it.
+    #[test]
+    fn the_soonest_counts() {
+        let left = |middle: f64| Some([Some(middle / 2.0), Some(middle), None]);
+        assert_eq!(soonest(left(50.0), left(40.0)), left(40.0));
+        assert_eq!(soonest(left(50.0), Some([Some(1.0), None, None])), left(50.0));
+        assert_eq!(
+            [soonest(None, left(9.0)), soonest(left(9.0), None), soonest(None, None)],
+            [left(9.0), left(9.0), None]
+        );
     }
 }

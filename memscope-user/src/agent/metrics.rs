@@ -145,6 +145,12 @@ pub const FAMILIES: &[Family] = &[
         None,
         "Slope of the fastest growing places; `status` shows where they are.",
     ),
+    family(
+        "memscope_pool_full_seconds",
+        Kind::Gauge,
+        SECONDS,
+        "Forecast: when a growing pool holds all that the driver has free on the device. Absent without growth, and beyond 60 times what was seen.",
+    ),
     family("memscope_pool_reserved_bytes", Kind::Gauge, BYTES, "What a pool says it holds from the driver."),
     family("memscope_pool_active_bytes", Kind::Gauge, BYTES, "What a pool says is handed out or waits for a stream."),
     family("memscope_pool_allocated_bytes", Kind::Gauge, BYTES, "What a pool says it has handed out."),

@@ -17,6 +17,7 @@ mod client;
 pub mod config;
 pub mod control;
 mod cost;
+mod curve;
 pub mod discover;
 pub mod evidence;
 pub mod failures;

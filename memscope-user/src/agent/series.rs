@@ -1,11 +1,11 @@
 //! One pool of one process on one device.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
+use super::curve::{Curve, Points};
 use crate::{
     hash::HashMap,
     model::{Alloc, AllocFailed, Block, Device, Free, FreeCause, Pool, Stacks, UnknownFree},
-    robust,
 };
 
 /// The pool that figures are of.
@@ -24,10 +24,6 @@ pub const SIZE_BOUNDS: [u64; 11] =
     [512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 2 << 20, 8 << 20, 32 << 20, 128 << 20, 512 << 20, 2 << 30];
 /// Minutes that are kept apart by age: a bit more than six hours.
 const MAX_MINUTES: usize = 400;
-/// Points of growth, one a minute.
-const MAX_POINTS: usize = 60;
-/// Fewer say nothing of growth.
-const LEAST_POINTS: usize = 10;
 /// Places that hold less are not suspected.
 const LEAST_BYTES: u64 = 1 << 20;
 const MINUTE_NS: u64 = 60_000_000_000;
@@ -57,14 +53,6 @@ pub struct PlaceSum {
     /// Their bytes.
     pub live_bytes: u64,
     points: Points,
-}
-
-/// What was held at the end of each minute, the newest last.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Points {
-    held: VecDeque<(u32, u64)>,
-    /// As of the last one.
-    slope: Option<f64>,
 }
 
 /// The account.
@@ -102,6 +90,7 @@ pub struct Series {
     /// A place found no room: no new one is kept apart from here on, so that blocks go where they came.
     places_full: bool,
     points: Points,
+    curve: Curve,
 }
 
 impl Series {
@@ -197,16 +186,18 @@ impl Series {
 
     /// What the pool says of itself. One that does not say what it holds says nothing of what it has handed out either.
     pub(super) fn reported(&mut self, used_bytes: u64, total_bytes: Option<u64>) {
-        if total_bytes.is_some() {
-            (self.used_bytes, self.reserved_bytes) = (Some(used_bytes), total_bytes);
+        if let Some(total_bytes) = total_bytes {
+            (self.used_bytes, self.reserved_bytes) = (Some(used_bytes), Some(total_bytes));
+            self.curve.reported(total_bytes, used_bytes);
         }
     }
 
-    /// A minute is over.
-    pub(super) fn minute(&mut self, minute: u32) {
+    /// A minute is over. `free_bytes`: what the driver has free on the device.
+    pub(super) fn minute(&mut self, minute: u32, free_bytes: Option<u64>) {
         self.points.add(minute, self.live_bytes);
+        self.curve.minute(minute, free_bytes);
         for sum in self.by_place.values_mut() {
-            if sum.live_bytes >= LEAST_BYTES || !sum.points.held.is_empty() {
+            if sum.live_bytes >= LEAST_BYTES || !sum.points.is_empty() {
                 sum.points.add(minute, sum.live_bytes);
             }
         }
@@ -247,13 +238,20 @@ impl Series {
     /// How the live bytes have grown, in bytes a second, if they were observed for ten minutes.
     #[must_use]
     pub fn growth(&self) -> Option<f64> {
-        self.points.slope
+        self.points.slope()
+    }
+
+    /// Seconds until the pool holds what the device has: earliest, middle, latest of the 90 % interval, as of the last minute. `None`: it does
+    /// not grow, was watched for too short a time, or the driver's figures are not known.
+    #[must_use]
+    pub fn seconds_left(&self) -> Option<[Option<f64>; 3]> {
+        self.curve.seconds_left()
     }
 
     /// Places that have grown, the fastest first.
     #[must_use]
     pub fn growing_places(&self, most: usize) -> Vec<(Place, f64)> {
-        let growing = self.by_place.iter().filter_map(|(place, sum)| Some((*place, sum.points.slope?)));
+        let growing = self.by_place.iter().filter_map(|(place, sum)| Some((*place, sum.points.slope()?)));
         let mut growing: Vec<(Place, f64)> = growing.filter(|(_, slope)| *slope > 0.0).collect();
         growing.sort_by(|one, other| other.1.total_cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
         growing.truncate(most);
@@ -291,25 +289,6 @@ impl Series {
     #[must_use]
     pub fn places(&self) -> usize {
         self.by_place.len()
-    }
-}
-
-impl Points {
-    fn add(&mut self, minute: u32, bytes: u64) {
-        if self.held.len() >= MAX_POINTS {
-            self.held.pop_front();
-        }
-        self.held.push_back((minute, bytes));
-        self.slope = self.median_slope();
-    }
-
-    /// In bytes a second.
-    fn median_slope(&self) -> Option<f64> {
-        if self.held.len() < LEAST_POINTS {
-            return None;
-        }
-        let point = |&(minute, bytes): &(u32, u64)| (f64::from(minute) * 60.0, bytes as f64);
-        robust::slope(&self.held.iter().map(point).collect::<Vec<robust::Point>>())
     }
 }
 
@@ -439,7 +418,7 @@ mod tests {
         series.alloc(&block_of(0, 5 << 20).0, true);
         for minute in 0..30_u64 {
             series.alloc(&block_of(minute, 1 << 20).0, true);
-            series.minute(minute as u32);
+            series.minute(minute as u32, None);
             if minute == 8 {
                 assert_eq!(series.growth(), None, "nine points say nothing");
             }
@@ -451,7 +430,7 @@ mod tests {
         assert_eq!(growing[0].0.size_bytes, 1 << 20);
         assert!((growing[0].1 - slope).abs() < 1e-6);
         for minute in 30..55_u64 {
-            series.minute(minute as u32);
+            series.minute(minute as u32, None);
         }
         assert!(series.growth().expect("a slope") < slope);
     }

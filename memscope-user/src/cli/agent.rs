@@ -2,7 +2,7 @@
 
 mod top;
 
-use std::{fmt::Write as _, path::Path, process::ExitCode};
+use std::{fmt::Write as _, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
@@ -17,7 +17,7 @@ use crate::{
         config::Config,
         control::{Answer, PoolStatus, ProcessStatus, Request, Status},
     },
-    session::text::size,
+    session::text::{size, time},
     text::numbers::counted,
 };
 
@@ -114,13 +114,16 @@ fn process_text(process: &ProcessStatus, text: &mut String) {
     let place = place.collect::<Vec<_>>().join("/");
     // Memory takes everything.
     let _ = writeln!(text, "\n{pid} {command} {place}");
-    for PoolStatus { device, pool, live_bytes, untracked_bytes, growing, .. } in pools {
+    for PoolStatus { device, pool, live_bytes, untracked_bytes, seconds_left, growing, .. } in pools {
         let more = if *untracked_bytes > 0 {
             format!(", {} not known by place", size(*untracked_bytes))
         } else {
             String::new()
         };
         let _ = writeln!(text, "  {device} {pool}: {} live{more}", size(*live_bytes));
+        if let Some(full) = seconds_left.and_then(full_text) {
+            let _ = writeln!(text, "    {full}");
+        }
         for place in growing {
             let rate = size((place.bytes_per_second * 60.0) as u64);
             let at = match place.frames.first() {
@@ -130,6 +133,16 @@ fn process_text(process: &ProcessStatus, text: &mut String) {
             let _ = writeln!(text, "    grows by {rate} a minute: {at}");
         }
     }
+}
+
+/// When a pool is full; `None`: not within a time that anything is known of.
+fn full_text([early, middle, late]: [Option<f64>; 3]) -> Option<String> {
+    let shown = |seconds: f64| time(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+    let (early, late) = (shown(early?), late.map_or_else(|| "later, or never".to_owned(), shown));
+    Some(match middle {
+        Some(middle) => format!("full in {} ({early} to {late}, 90 %)", shown(middle)),
+        None => format!("full in {early} at the earliest (90 %), or never"),
+    })
 }
 
 fn capture(args: &AgentCaptureArgs) -> Result<()> {
@@ -170,6 +183,7 @@ mod tests {
             live_bytes: 2 << 20,
             untracked_bytes: 1 << 20,
             growth_bytes_per_second: None,
+            seconds_left: Some([Some(3600.0), Some(7260.0), None]),
             largest: None,
             growing: vec![growing],
         };
@@ -195,7 +209,8 @@ mod tests {
         };
         let expected = "agent 1: level 1, 1.23 % of a core of 2.00 % allowed, 10 events, 0 lost\n\
             1 process traced, 3 left out by rules\n  after 80 s: level 0 -> 1 (cpu)\n\n\
-            7 python train/job-0\n  npu:0 PTA: 2.0 MiB live, 1.0 MiB not known by place\n    grows by 1.0 MiB a minute: f\n";
+            7 python train/job-0\n  npu:0 PTA: 2.0 MiB live, 1.0 MiB not known by place\n    \
+            full in 2 h (60 min to later, or never, 90 %)\n    grows by 1.0 MiB a minute: f\n";
         assert_eq!(status_text(&status), expected);
     }
 }

@@ -55,6 +55,7 @@ impl<S: Source> Node<S> {
                 live_bytes: series.live_bytes,
                 untracked_bytes: series.untracked_bytes(),
                 growth_bytes_per_second: series.growth(),
+                seconds_left: series.seconds_left(),
                 largest: series
                     .largest_place()
                     .map(|(place, live_bytes)| LargestPlace { place: key::short(&place), live_bytes }),

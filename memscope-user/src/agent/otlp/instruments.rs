@@ -51,6 +51,7 @@ pub(super) const INSTRUMENTS: &[Instrument] = &[
     of("memscope_memory_untracked_bytes", "memscope.memory.untracked", UpDownCounter, "By"),
     of("memscope_memory_growth_bytes_per_second", "memscope.memory.growth", Gauge, "By/s"),
     of("memscope_leak_suspect_growth_bytes_per_second", "memscope.leak_suspect.growth", Gauge, "By/s"),
+    of("memscope_pool_full_seconds", "memscope.pool.full", Gauge, "s"),
     of("memscope_pool_reserved_bytes", "memscope.pool.reserved", UpDownCounter, "By"),
     of("memscope_pool_active_bytes", "memscope.pool.active", UpDownCounter, "By"),
     of("memscope_pool_allocated_bytes", "memscope.pool.allocated", UpDownCounter, "By"),

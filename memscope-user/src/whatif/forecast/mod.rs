@@ -117,6 +117,22 @@ pub fn forecast(series: &Series, given_bytes: Option<u64>) -> DeviceForecast {
     }
 }
 
+/// When the pool's memory reaches a limit, as [`Forecast::seconds_left`]; `None`: it does not grow, or too little was seen. Without growth this
+/// is a small part of [`forecast`]'s work, which follows each future to its end then.
+#[must_use]
+pub fn seconds_left(series: &Series, limit_bytes: u64) -> Option<[Option<f64>; 3]> {
+    let envelope = robust::envelope(&series.points(Held::Reserved), PARTS);
+    if envelope.len() < LEAST_PARTS {
+        return None;
+    }
+    let (slope, _) = robust::line(&envelope[robust::last_stretch(&envelope)..]);
+    if slope <= 0.0 {
+        return None;
+    }
+    let Crossing { grows, times, .. } = crossing(&envelope, series.seconds(), Some(limit_bytes as f64));
+    times.filter(|_| grows)
+}
+
 fn of_figure(series: &Series, held: Held, limit_bytes: Option<u64>) -> Forecast {
     let points = series.points(held);
     let seen_seconds = series.seconds();

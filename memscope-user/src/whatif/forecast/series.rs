@@ -7,10 +7,10 @@ use crate::analyses::Observer;
 use crate::model::{Device, DeviceUsage, Event, EventKind, PoolOperators, RunEnd};
 use crate::robust::Point;
 
-/// Intervals of a series: at twice as many, neighbours are joined.
-const INTERVALS: usize = 4096;
-/// Length of the first intervals.
-const FIRST_NS: u64 = 10_000_000;
+/// Intervals of a series, and the length of the first ones. At twice as many intervals, neighbours are joined.
+const FINE: (usize, u64) = (4096, 10_000_000);
+/// The same of a series that is one of thousands, for weeks: 6 KiB.
+const BY_MINUTE: (usize, u64) = (128, 60_000_000_000);
 /// Series of a recording; of further processes there are none. A server may start workers for weeks.
 const MAX_SERIES: usize = 512;
 
@@ -33,6 +33,8 @@ pub struct Series {
     start_ns: u64,
     end_ns: u64,
     interval_ns: u64,
+    /// Intervals that are joined to.
+    intervals: usize,
     /// The highest of both in each interval; unchanged in absent ones.
     peaks: Vec<Option<[u64; 2]>>,
     /// The last figures.
@@ -45,13 +47,23 @@ pub struct Series {
 
 impl Series {
     pub(super) fn new(pid: u32, device: u32, start_ns: u64) -> Self {
-        Self { pid, device, start_ns, end_ns: start_ns, interval_ns: FIRST_NS, ..Self::default() }
+        Self::with(FINE, pid, device, start_ns)
     }
 
-    /// Both figures at a time that is not before the last one.
-    pub(super) fn add(&mut self, time_ns: u64, figures: [u64; 2]) {
+    /// A series of figures by minute, which takes little memory, of a pool that the caller knows.
+    #[must_use]
+    pub fn by_minute(start_ns: u64) -> Self {
+        Self::with(BY_MINUTE, 0, 0, start_ns)
+    }
+
+    fn with((intervals, interval_ns): (usize, u64), pid: u32, device: u32, start_ns: u64) -> Self {
+        Self { pid, device, start_ns, end_ns: start_ns, interval_ns, intervals, ..Self::default() }
+    }
+
+    /// Both figures, reserved and allocated, at a time that is not before the last one.
+    pub fn add(&mut self, time_ns: u64, figures: [u64; 2]) {
         self.end_ns = self.end_ns.max(time_ns);
-        while self.index(time_ns) >= 2 * INTERVALS {
+        while self.index(time_ns) >= 2 * self.intervals {
             let pair = |pair: &[Option<[u64; 2]>]| pair.iter().flatten().copied().reduce(highest);
             self.peaks = self.peaks.chunks(2).map(pair).collect();
             self.interval_ns *= 2;
@@ -65,6 +77,12 @@ impl Series {
         let peak = &mut self.peaks[index];
         *peak = Some(peak.map_or(figures, |known| highest(known, figures)));
         self.last = figures;
+    }
+
+    /// Intervals that it has.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.peaks.len()
     }
 
     /// The driver's figures of the device. Others may come and go: the least room counts.
