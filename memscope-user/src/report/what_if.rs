@@ -93,6 +93,7 @@ mod tests {
         let advice = Advice {
             pid: 7,
             check: crate::whatif::SelfCheck { events: 9, agreeing: 9, ..Default::default() },
+            call_times: crate::whatif::CallTimes::default(),
             gaps: crate::whatif::Gaps::default(),
             now: answer("", Sure::Exact, &[(0, 40, 40), (1, 20, 20)]),
             better: vec![answer("expandable_segments:True", Sure::Range, &[(1, 16, 18), (0, 30, 30)])],

@@ -36,7 +36,7 @@ pub use self::device::{Addresses, Calls, Card};
 pub use self::least::{Least, least};
 pub use self::pool::{Figures, FreeMemory};
 pub use self::replay::{OfDevice, Outcome, Parting, Setup, Until, replay};
-pub use self::requests::{Gaps, Lane, Mark, MarkOf, Recorder, Requests, Source};
+pub use self::requests::{CallTime, CallTimes, Gaps, Lane, Mark, MarkOf, Recorder, Requests, Source};
 pub use self::settings::{Family, KEYS, Key, ROUND_CLASSES, Refused, Release, Settings};
 
 /// Bytes.

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define MAX_DEVICES 32u
 #define MAX_FRAMES 256
@@ -61,6 +62,8 @@ struct drv_mem_handle {
 static uint32_t device_count;
 static uint64_t capacity, huge_capacity;
 static bool huge_separate, has_content, has_stacks;
+/* Microseconds that a call takes that makes memory. */
+static uint32_t driver_us;
 static struct device devices[MAX_DEVICES];
 
 static pthread_mutex_t host_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -129,6 +132,7 @@ __attribute__((constructor)) static void hal_start(void)
     huge_separate = huge && *huge;
     has_content = getenv("ASCEND_SIM_CONTENT") != NULL;
     has_stacks = getenv("ASCEND_SIM_STACKS") != NULL;
+    driver_us = (uint32_t)env_number("ASCEND_SIM_DRIVER_US", 0);
     huge_capacity = huge_separate ? strtoull(huge, NULL, 10) * MIB : 0;
     if (huge_capacity > capacity)
         huge_capacity = capacity;
@@ -243,6 +247,12 @@ static drvError_t host_alloc(void **pp, uint64_t size)
     return DRV_ERROR_NONE;
 }
 
+static void take_time(void)
+{
+    if (driver_us)
+        usleep(driver_us);
+}
+
 static drvError_t mem_alloc(void **pp, uint64_t size, uint64_t flag)
 {
     if (!pp || !size)
@@ -272,6 +282,7 @@ static __attribute__((noinline)) void journal_with_stack(drvError_t ret, uint64_
 
 drvError_t halMemAlloc(void **pp, unsigned long long size, unsigned long long flag)
 {
+    take_time();
     drvError_t ret = mem_alloc(pp, size, flag);
     if (JOURNALING && has_stacks)
         journal_with_stack(ret, ret ? 0 : U(*pp), size, flag);
@@ -368,6 +379,7 @@ static drvError_t mem_create(drv_mem_handle_t **out, size_t size, const struct d
 
 drvError_t halMemCreate(drv_mem_handle_t **handle, size_t size, const struct drv_mem_prop *prop, uint64_t flag)
 {
+    take_time();
     drvError_t ret = mem_create(handle, size, prop, flag);
     JOURNAL_RETURN(JF_hal_halMemCreate, ret, *handle, size, prop ? prop->side | (uint64_t)prop->devid << 32 : 0,
                    prop ? prop->module_id | (uint64_t)prop->pg_type << 32 : 0, flag);

@@ -114,6 +114,32 @@ fn captured_graphs() {
     assert_eq!(predicted, growing.1.map(|peak| [peak; 2]), "{found:#}");
 }
 
+/// Where the driver takes 20 ms to make memory, a recording says so; and what it has nothing of is not made up.
+#[test]
+fn times_of_driver_calls() {
+    let recorded = |configuration: &str| {
+        let program = program("churn.py 400").env("ASCEND_SIM_DRIVER_US", "20000");
+        let run = program.env("PYTORCH_NPU_ALLOC_CONF", configuration).traced_with(&[]).0;
+        answer(&run.folder.capture(), &["--set", "expandable_segments:False", "--set", "expandable_segments:True"])
+    };
+    for (configuration, kind, other, count) in
+        [("", "segment", "page", "malloc"), ("expandable_segments:True", "page", "segment", "create")]
+    {
+        let found = recorded(configuration);
+        let quartiles = &found["call_times"][kind]["quartiles_ns"];
+        let median = quartiles[1].as_u64().unwrap_or_else(|| panic!("no time: {found:#}"));
+        assert!((20_000_000..40_000_000).contains(&median), "{quartiles}");
+        assert!(found["call_times"].get(other).is_none(), "{found:#}");
+        let device = &found["recorded"]["devices"][0];
+        let calls = device["calls"][count].as_u64().expect("calls");
+        assert!(calls > 4 && device["making_ns"].as_u64() == Some(calls * median), "{device:#}");
+        for asked in found["answers"].as_array().expect("answers") {
+            let is_alike = (asked["settings"] == "expandable_segments:True") == (kind == "page");
+            assert_eq!(asked["devices"][0].get("making_ns").is_some(), is_alike, "{asked:#}");
+        }
+    }
+}
+
 /// What a script sets is in the recording: it is reproduced, with the request that fails for its own limit.
 #[test]
 fn rules_that_the_script_sets() {

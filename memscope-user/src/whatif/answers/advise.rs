@@ -9,7 +9,7 @@ use crate::whatif::MIB;
 use crate::whatif::bounds::{Bounds, bounds};
 use crate::whatif::changes::{EmptyAt, with_empty_caches};
 use crate::whatif::check::SelfCheck;
-use crate::whatif::requests::{Gaps, Op, Requests};
+use crate::whatif::requests::{CallTimes, Gaps, Op, Requests};
 use crate::whatif::settings::{Family, Settings};
 
 /// Smallest gain: this part of the present memory, and this many bytes.
@@ -34,6 +34,8 @@ pub struct Advice {
     pub pid: u32,
     /// The self-check.
     pub check: SelfCheck,
+    /// What driver calls took in the recording.
+    pub call_times: CallTimes,
     /// Facts missing in the recording.
     pub gaps: Gaps,
     /// Settings of the recording, on the device in question.
@@ -145,7 +147,16 @@ pub fn advise(requests: &Requests, question: &Question, wishes: Wishes) -> Resul
     }
     let settings = Settings::parse(&text, question.release).unwrap_or_default();
     let bounds = bounds(requests, &settings);
-    Ok(Advice { pid: requests.pid, gaps: requests.gaps, check: shown.check, now, better, tried, bounds })
+    Ok(Advice {
+        pid: requests.pid,
+        call_times: requests.call_times,
+        gaps: requests.gaps,
+        check: shown.check,
+        now,
+        better,
+        tried,
+        bounds,
+    })
 }
 
 /// Stands for the call in place of settings.

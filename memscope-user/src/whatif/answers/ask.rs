@@ -3,10 +3,10 @@
 use super::{Answer, DeviceAnswer, Fit, Part, ProcessAnswer, Span, Sure};
 use crate::whatif::bounds::bounds;
 use crate::whatif::check::{SelfCheck, check, find_settings};
-use crate::whatif::device::{Addresses, Card};
+use crate::whatif::device::{Addresses, Calls, Card};
 use crate::whatif::least::least;
 use crate::whatif::replay::{Blind, Outcome, Parting, Replay, Setup, Until};
-use crate::whatif::requests::{Gaps, MarkOf, Requests};
+use crate::whatif::requests::{CallTime, CallTimes, Gaps, MarkOf, Requests};
 use crate::whatif::settings::{Release, Settings};
 use crate::whatif::streams::{LAGS, with_lags};
 
@@ -177,6 +177,7 @@ impl<'a> Shown<'a> {
         let idle = |outcome: &Outcome| {
             figures(outcome).reserved_peak_bytes.saturating_sub(figures(outcome).allocated_at_peak_bytes)
         };
+        let calls = counted.first().map(|outcome| outcome.devices[index].calls).unwrap_or_default();
         DeviceAnswer {
             device: self.requests.devices[index],
             reserved_peak_bytes: span(&|outcome| figures(outcome).reserved_peak_bytes),
@@ -185,8 +186,19 @@ impl<'a> Shown<'a> {
             device_peak_bytes: span(&|outcome| outcome.devices[index].device_peak_bytes),
             retries: span(&|outcome| figures(outcome).retries),
             driver_calls: span(&|outcome| outcome.devices[index].calls.total()),
-            calls: counted.first().map(|outcome| outcome.devices[index].calls).unwrap_or_default(),
+            making_ns: self.making_ns(&calls),
+            calls,
         }
+    }
+
+    /// About how long calls take that make memory.
+    fn making_ns(&self, calls: &Calls) -> Option<u64> {
+        let CallTimes { segment, page } = self.requests.call_times;
+        let of = |count: u64, time: Option<CallTime>| {
+            if count == 0 { Some(0) } else { count.checked_mul(time?.median_ns()) }
+        };
+        let sum = of(calls.malloc, segment)?.checked_add(of(calls.create, page)?)?;
+        (sum > 0).then_some(sum)
     }
 
     fn part(&self, parting: &Parting) -> Part {
@@ -247,6 +259,7 @@ pub fn ask(requests: &Requests, whole: &Requests, question: &Question) -> Result
     let bounds = bounds(requests, &settings);
     Ok(ProcessAnswer {
         pid: requests.pid,
+        call_times: whole.call_times,
         gaps: whole.gaps,
         requests: requests.count,
         used_by_streams: requests.frees_in_use,

@@ -18,7 +18,7 @@ use super::changes::Scaled;
 use super::check::SelfCheck;
 use super::device::Calls;
 use super::least::Least;
-use super::requests::Gaps;
+use super::requests::{CallTimes, Gaps};
 
 /// How sure the figures of an answer are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
@@ -119,6 +119,9 @@ pub struct DeviceAnswer {
     pub driver_calls: Span,
     /// Driver calls by kind, in the replay that is most like the recording.
     pub calls: Calls,
+    /// About how long those take that make memory, by what such calls took in the recording. Unknown where it has too few of their kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub making_ns: Option<u64>,
 }
 
 /// Results of a run under one setting.
@@ -156,6 +159,8 @@ pub struct ProcessAnswer {
     pub pid: u32,
     /// The self-check.
     pub check: SelfCheck,
+    /// What driver calls took in the recording.
+    pub call_times: CallTimes,
     /// Facts missing in the recording.
     pub gaps: Gaps,
     /// Requests that got a block.

@@ -8,7 +8,7 @@ use crate::text::numbers::{counted, rounded};
 use crate::whatif::bounds::Bounds;
 use crate::whatif::changes::Scaled;
 use crate::whatif::check::{Differs, SelfCheck};
-use crate::whatif::requests::Gaps;
+use crate::whatif::requests::{CallTimes, Gaps};
 use crate::whatif::settings::Family;
 
 /// Writes the answers of `whatif`.
@@ -50,6 +50,27 @@ fn write_changes(process: &ProcessAnswer, out: &mut dyn Write) -> io::Result<()>
     Ok(())
 }
 
+/// What making memory took, which times of answers are made of.
+fn write_call_times(times: &CallTimes, out: &mut dyn Write) -> io::Result<()> {
+    for (what, time) in [("segment", times.segment), ("page of an expandable segment", times.page)] {
+        if let Some(time) = time {
+            let [low, middle, high] = time.quartiles_ns.map(duration);
+            let requests = counted(time.requests, "request");
+            writeln!(out, "  Making a {what} took {middle} in the recording ({low} to {high} in half of {requests}).")?;
+        }
+    }
+    Ok(())
+}
+
+/// A time with a fitting unit.
+fn duration(time_ns: u64) -> String {
+    match time_ns {
+        ..1_000_000 => format!("{} µs", time_ns.div_ceil(1000)),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", time_ns as f64 / 1e6),
+        _ => format!("{:.1} s", time_ns as f64 / 1e9),
+    }
+}
+
 fn write_process(process: &ProcessAnswer, found: &WhatIf, out: &mut dyn Write) -> io::Result<()> {
     let ProcessAnswer { pid, requests, used_by_streams, failures, .. } = process;
     writeln!(out, "Process {pid}: {} to PyTorch's pool", counted(*requests, "request"))?;
@@ -72,6 +93,7 @@ fn write_process(process: &ProcessAnswer, found: &WhatIf, out: &mut dyn Write) -
             )?;
         }
     }
+    write_call_times(&process.call_times, out)?;
     write_changes(process, out)?;
     writeln!(out)?;
     let is_changed = found.without > 0 || process.emptied > 0 || process.scaled.is_some();
@@ -260,7 +282,9 @@ fn write_device(
         span(device.allocated_peak_bytes),
         span(device.idle_at_peak_bytes)
     )?;
-    writeln!(out, "    {}, {} driver calls", retries(device.retries), count(device.driver_calls))
+    let making = device.making_ns.map(|time_ns| format!(", about {} to make memory", duration(time_ns)));
+    let (retries, calls) = (retries(device.retries), count(device.driver_calls));
+    writeln!(out, "    {retries}, {calls} driver calls{}", making.unwrap_or_default())
 }
 
 fn write_part(word: &str, part: &Part, out: &mut dyn Write) -> io::Result<()> {
@@ -331,6 +355,7 @@ fn write_advice(advice: &Advice, out: &mut dyn Write) -> io::Result<()> {
     let word = advice.check.allocator.device_word();
     writeln!(out, "Process {}", advice.pid)?;
     write_check(&advice.check, &advice.gaps, out)?;
+    write_call_times(&advice.call_times, out)?;
     writeln!(out)?;
     write_answer(word, &format!("Now: {}", name(&advice.now.settings)), &advice.now, &advice.now, out)?;
     writeln!(out)?;

@@ -1,5 +1,6 @@
 //! The program's requests to its pool, in order: the input that no setting changes.
 
+mod costs;
 mod from_events;
 mod graphs;
 mod old;
@@ -9,6 +10,7 @@ mod tests;
 mod thread;
 mod words;
 
+pub use self::costs::{CallTime, CallTimes};
 pub use self::from_events::{Recorder, Source};
 pub(super) use self::old::{Before, OldBlock, OldSegment};
 pub(super) use self::words::{Iter, MAX_LANES, Op, Slots, Words};
@@ -142,6 +144,8 @@ pub struct Requests {
     pub expandable: bool,
     /// What the pools held before.
     pub(super) before: Before,
+    /// What driver calls took.
+    pub call_times: CallTimes,
     /// Facts missing in the recording.
     pub gaps: Gaps,
     /// There were more than wanted, so there is none here.

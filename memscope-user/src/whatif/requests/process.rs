@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::costs::Costs;
 use super::graphs::Graphs;
-use super::thread::{Grown, OfPool, Reserved, Thread};
+use super::thread::{Grown, HANDLE, OfPool, Reserved, Thread};
 use super::words::{MAX_LANES, MAX_MARKS, Op, Slots};
 use super::{Lane, Mark, MarkOf, Requests, Source};
 use crate::hash::HashMap;
@@ -59,6 +60,7 @@ pub(super) struct Process {
     reserved_bytes: Vec<Option<u64>>,
     /// Whether the pool reports returned blocks; not known yet.
     tells_returns: Option<bool>,
+    costs: Costs,
 }
 
 impl Process {
@@ -74,6 +76,7 @@ impl Process {
     }
 
     pub(super) fn conclude(mut self) -> Requests {
+        self.requests.call_times = self.costs.conclude();
         self.requests.others_peak_bytes = others_peaks(&self.requests);
         self.requests.shrink();
         self.requests
@@ -167,6 +170,9 @@ impl Process {
         let thread = self.threads.entry(event.tid).or_default();
         thread.used_lane(device, lane);
         let of_pool = thread.got(asked.time_ns, &mut self.requests.words);
+        if let Some(asked_ns) = asked.time_ns {
+            self.costs.add(event.time_ns.saturating_sub(asked_ns), &of_pool);
+        }
         self.are_of_pool(of_pool);
         self.older(device, &block, used_bytes, total_bytes);
         self.reserved(device, total_bytes);
@@ -388,6 +394,3 @@ fn others_peaks(requests: &Requests) -> Vec<u64> {
     }
     held.into_iter().map(|(_, peak)| peak).collect()
 }
-
-/// Distinguishes handles of physical memory from addresses.
-const HANDLE: u64 = 1 << 63;

@@ -5,6 +5,9 @@
 
 use super::words::{Op, Words};
 
+/// Distinguishes handles of physical memory from addresses.
+pub(super) const HANDLE: u64 = 1 << 63;
+
 /// Driver calls of one thread that wait for a decision; beyond that they count as not of the pool.
 const MAX_WAITING: usize = 1 << 16;
 
@@ -18,6 +21,13 @@ pub(super) struct Grown {
     pub(super) bytes: u64,
     /// Place of its operation.
     pub(super) at: usize,
+}
+
+impl Grown {
+    /// It is a page of an expandable segment, not a plain segment.
+    pub(super) const fn is_page(&self) -> bool {
+        self.key & HANDLE != 0
+    }
 }
 
 /// Reserved addresses.
@@ -53,6 +63,8 @@ pub(super) struct Thread {
 pub(super) struct OfPool {
     pub(super) segments: Vec<Grown>,
     pub(super) reservations: Vec<Reserved>,
+    /// The request was not retried, and no segment was given back for it.
+    pub(super) is_clean: bool,
 }
 
 impl Thread {
@@ -105,8 +117,9 @@ impl Thread {
 
     /// A request made at that time got its block.
     pub(super) fn got(&mut self, asked_ns: Option<u64>, words: &mut Words) -> OfPool {
-        self.failed = None;
-        self.inside(asked_ns, words, true)
+        let failed = self.failed.take().is_some();
+        let inside = self.inside(asked_ns, words, true);
+        OfPool { is_clean: inside.is_clean && !failed, ..inside }
     }
 
     /// A request made at that time got none. Returns the place where it failed, if the driver had refused it, or had
@@ -135,14 +148,16 @@ impl Thread {
             let of_pool = OfPool { segments: std::mem::take(&mut self.grown), ..OfPool::default() };
             return OfPool { reservations: std::mem::take(&mut self.reserved), ..of_pool };
         };
+        let mut is_clean = true;
         for emptied in self.emptied.drain(..) {
             if frees_too && emptied.time_ns >= asked_ns {
+                is_clean = false;
                 words.replace(emptied.at, Op::Nothing { words: 1 });
             }
         }
         let segments = self.grown.drain(..).filter(|grown| grown.time_ns >= asked_ns).collect();
         let reservations = self.reserved.drain(..).filter(|reserved| reserved.time_ns >= asked_ns).collect();
-        OfPool { segments, reservations }
+        OfPool { segments, reservations, is_clean }
     }
 
     pub(super) fn used_lane(&mut self, device: u8, lane: u16) {
