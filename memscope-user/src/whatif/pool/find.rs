@@ -23,16 +23,16 @@ impl Pool {
     }
 
     fn best(&self, rack: u16, size: u64) -> Option<(u64, Id)> {
-        let mut walk = self.racks.all[usize::from(rack)].blocks.range((size, 0)..);
-        let hit = walk.next().map(|((size, _), id)| (*size, *id))?;
+        let mut walk = self.racks.all[usize::from(rack)].blocks.from(size);
+        let hit = walk.next()?;
         if self.blocks.get(hit.1).is_plain() {
             return Some(hit);
         }
         if self.settings.expandable {
-            return Some(self.least_reach(hit, walk.map(|((size, _), id)| (*size, *id))));
+            return Some(self.least_reach(hit, walk));
         }
         // Segments of both kinds: only after a change of the settings.
-        walk.find(|(_, id)| self.blocks.get(**id).is_plain()).map(|((size, _), id)| (*size, *id))
+        walk.find(|(_, id)| self.blocks.get(*id).is_plain())
     }
 
     /// In expandable segments blocks that could grow most are kept: goes on while the next could grow to less.

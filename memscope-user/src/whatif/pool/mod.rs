@@ -10,6 +10,7 @@ mod expandable;
 mod figures;
 mod find;
 mod grow;
+mod list;
 mod rack;
 mod release;
 mod seed;
@@ -364,9 +365,9 @@ impl Pool {
     /// Free memory as it is now.
     pub(super) fn free_memory(&self) -> FreeMemory {
         let mut free = FreeMemory::default();
-        for (bytes, _) in self.racks.all.iter().flat_map(|rack| rack.blocks.keys()) {
+        for (bytes, _) in self.racks.all.iter().flat_map(|rack| rack.blocks.from(0)) {
             free.bytes += bytes;
-            free.largest_bytes = free.largest_bytes.max(*bytes);
+            free.largest_bytes = free.largest_bytes.max(bytes);
             free.pieces += 1;
         }
         free

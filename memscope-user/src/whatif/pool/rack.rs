@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::block::Id;
+use super::list::FreeList;
 
 /// Free blocks of one stream, smallest first; of equal ones the one at the lowest address.
 #[derive(Debug, Default)]
 pub(super) struct Rack {
     /// Class that it belongs to.
     pub(super) class: u16,
-    pub(super) blocks: BTreeMap<(u64, u64), Id>,
+    pub(super) blocks: FreeList,
     /// Addresses without memory, of expandable segments.
     pub(super) unmapped: BTreeMap<u64, Id>,
 }
@@ -77,6 +78,6 @@ impl Racks {
     pub(super) fn of_class(&self, class: u16) -> Vec<Id> {
         let Some(class) = self.classes.get(usize::from(class)) else { return Vec::new() };
         let racks = class.racks.iter().map(|(_, rack)| &self.all[usize::from(*rack)]);
-        racks.flat_map(|rack| rack.blocks.values().copied()).collect()
+        racks.flat_map(|rack| rack.blocks.from(0).map(|(_, id)| id)).collect()
     }
 }

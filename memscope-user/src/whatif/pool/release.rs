@@ -73,15 +73,15 @@ impl Pool {
         self.device.calls.synchronize += u64::from(self.settings.waits_for_parts());
         let is_plain = |(_, id): &(u64, Id)| self.blocks.get(*id).is_plain();
         let blocks = &self.racks.all[usize::from(rack)].blocks;
-        let one = blocks.range((enough, 0)..).map(|((size, _), id)| (*size, *id)).find(is_plain);
+        let one = blocks.from(enough).find(is_plain);
         if let Some((_, id)) = one {
             self.release(id);
             return true;
         }
-        let oversize = blocks.range((max_split, 0)..).rev().map(|((size, _), id)| (*size, *id)).filter(is_plain);
+        let oversize = blocks.from(max_split).filter(is_plain);
         let oversize: Vec<(u64, Id)> = oversize.collect();
         let mut freed = 0;
-        for (bytes, id) in oversize {
+        for (bytes, id) in oversize.into_iter().rev() {
             if freed >= enough {
                 break;
             }
