@@ -511,6 +511,8 @@ pub enum EventKind {
     Op(Op),
     /// An operator uses a tensor.
     Access(Access),
+    /// An operator uses tensors that are in no [`Access`]: they are too many, or could not be read. Has no row.
+    UsesLeftOut,
     /// An operation of ATB begins, or has returned.
     AtbOp(AtbOp),
     /// A mark of the user.

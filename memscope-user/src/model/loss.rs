@@ -64,6 +64,9 @@ impl Figures {
     }
 }
 
+/// Reason of a loss: operators used tensors that are in no [`Access`](super::Access). [`UsesLeftOut`](super::EventKind::UsesLeftOut) says which.
+pub const TENSOR_NOT_READABLE: &str = "tensor not readable";
+
 /// One line of the loss report.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct LossLine {

@@ -22,7 +22,7 @@ pub use event::{
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
 pub use kept::{Kept, Text};
 pub use look::{FoundHeld, FoundPurpose, HeldAs, HolderPath, Look, Looked, LookedAt, PlaceLook};
-pub use loss::{Confidence, CutStacks, Figures, LossLine, RunEnd};
+pub use loss::{Confidence, CutStacks, Figures, LossLine, RunEnd, TENSOR_NOT_READABLE};
 pub use module::{Module, ModuleInfo, ModuleRole, UNKNOWN_MODULE, module_name};
 pub use name::Name;
 pub use pool::{Pool, PoolInfo, PoolLevel, PoolOperators};

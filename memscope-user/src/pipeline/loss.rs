@@ -9,7 +9,7 @@ use memscope_common::miss::{ALL, MISSES_PER_ROW};
 use super::domains;
 use super::rows::{Probe, Rows};
 use crate::capture::LossCount;
-use crate::model::{Figures, LossLine};
+use crate::model::{Figures, LossLine, TENSOR_NOT_READABLE};
 
 /// Counters of this stage itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -229,7 +229,7 @@ impl Own {
             ("arguments not usable", self.unusable, ALL_FIGURES),
             ("text without beginning", self.stray_texts, &[Launches, Marks, Operators]),
             ("text not readable", self.unreadable_texts, &[Launches, Marks, Operators]),
-            ("tensor not readable", self.tensors, &[Operators]),
+            (TENSOR_NOT_READABLE, self.tensors, &[Operators]),
             ("stack without its frames", self.lost_stacks, &[Owners, Stacks]),
             ("from a function that was located wrongly", self.mislocated, &[Memory]),
             ("block table full", self.blocks_full, &[Memory]),

@@ -132,6 +132,9 @@ impl Atb {
             let access = op.access(tensor, pool, block.map_or(0, |block| block.allocation_id));
             turn.emit(device, EventKind::Access(access));
         }
+        if op.left_out > 0 {
+            turn.emit(device, EventKind::UsesLeftOut);
+        }
     }
 }
 

@@ -111,6 +111,9 @@ fn passed(op: &OpCall, turn: &mut Turn<'_>) {
         let allocation_id = block.map_or(0, |live| live.block.allocation_id);
         turn.emit(device, EventKind::Access(tensor.access(Arc::clone(&op.name), pool, allocation_id)));
     }
+    if op.left_out > 0 {
+        turn.emit(device, EventKind::UsesLeftOut);
+    }
     if let Some(mark) = after {
         turn.emit(device, EventKind::Op(mark));
     }

@@ -160,6 +160,7 @@ fn bytes_are_not_believed() {
         seen.try_iter().map(|event| line(&event)).collect::<Vec<_>>(),
         [
             "1 7 - Unknown  block 0 1000+20 ACL_FLOAT16 ACL_FORMAT_ND [2, 5]".to_owned(),
+            "1 7 - uses left out".to_owned(),
             format!("2 7 - Write {long} block 0 1000+20 ACL_FLOAT16 ACL_FORMAT_ND [2, 5]"),
         ]
     );

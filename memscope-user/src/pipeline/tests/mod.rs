@@ -94,6 +94,7 @@ fn line(event: &Event) -> String {
             write!(line, "recovered request {} after {}", recovered.request, recovered.failed_attempts)
         }
         EventKind::CacheEmptied => write!(line, "cache emptied"),
+        EventKind::UsesLeftOut => write!(line, "uses left out"),
         EventKind::DeviceMemory(memory) => write!(line, "device {} free {}", memory.total_bytes, memory.free_bytes),
         EventKind::PoolSet(PoolSet::Settings { text }) => write!(line, "settings {text}"),
         EventKind::PoolSet(PoolSet::Fraction(fraction)) => write!(line, "fraction {}", fraction.value()),

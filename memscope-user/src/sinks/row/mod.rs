@@ -105,6 +105,7 @@ impl<'a> Row<'a> {
             | EventKind::Looked(_)
             | EventKind::PoolRefused(_)
             | EventKind::CacheEmptied
+            | EventKind::UsesLeftOut
             | EventKind::DeviceMemory(_)
             | EventKind::PoolSet(_)
             | EventKind::Graph(_)
