@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use anyhow::{Context as _, Result, bail};
@@ -19,8 +20,12 @@ use crate::whatif::answers::{
     Advices, ProcessAnswer, Question, WhatIf, Wishes, advise as advise_of, ask, write_advices, write_what_if,
 };
 use crate::whatif::snapshot::{is_snapshot, requests_of};
-use crate::whatif::{Batches, EmptyAt, Family, Recorder, Release, Requests, Source, Until, scaled, with_empty_caches};
+use crate::whatif::{
+    Batches, EmptyAt, Family, Recorder, Release, Requests, Source, Until, freed_early, scaled, with_empty_caches,
+};
 
+/// A recording that --free-early can be asked of.
+const WITH_USES: &str = "a capture recorded with --events=alloc,free,access";
 /// Larger snapshots are not read.
 const MAX_SNAPSHOT_BYTES: u64 = 4 << 30;
 
@@ -68,6 +73,10 @@ pub(super) struct WhatIfArgs {
     /// Leave out the requests of blocks that match EXPR (repeatable, AND), as in --filter: 'owner~mask', 'stack~cache'.
     #[arg(long, value_name = "EXPR", value_parser = select::condition)]
     pub without: Vec<Condition>,
+    /// Free blocks that match EXPR right behind their last use (repeatable, AND), as in --filter. The capture needs uses: it is recorded with
+    /// --events=alloc,free,access.
+    #[arg(long, value_name = "EXPR", value_parser = select::condition, conflicts_with = "second")]
+    pub free_early: Vec<Condition>,
     /// Empty the cache where a step begins (`steps`), where each tenth does (`steps:10`), or at marks of a text (`mark:TEXT`).
     #[arg(long, value_name = "WHEN", value_parser = EmptyAt::parse)]
     pub empty_at: Option<EmptyAt>,
@@ -83,7 +92,7 @@ pub(super) struct WhatIfArgs {
     /// Leave out the search for the least memory, which takes tens of replays.
     #[arg(long)]
     pub quick: bool,
-    /// More rules that name owners, for --without.
+    /// More rules that name owners, for --without and --free-early.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
 }
@@ -97,6 +106,13 @@ pub(super) struct AdviseArgs {
     /// Only settings with no more driver calls than there are now.
     #[arg(long)]
     pub keep_calls: bool,
+}
+
+impl WhatIfArgs {
+    fn changes_requests(&self) -> bool {
+        let conditions = self.without.len() + self.free_early.len();
+        conditions > 0 || self.empty_at.is_some() || self.second.is_some()
+    }
 }
 
 impl ReplayedArgs {
@@ -126,13 +142,24 @@ fn family_of(all: &[Requests]) -> Family {
     all.first().map_or_else(Family::default, |requests| requests.family)
 }
 
-/// Requests of the recording; and the same without those that match, if there are conditions.
-fn requests(files: &[PathBuf], without: Filter, allocator: Option<Family>) -> Result<(Vec<Requests>, Vec<Requests>)> {
+/// Which requests are left out, and which blocks are freed earlier.
+#[derive(Default)]
+struct Changed {
+    without: Filter,
+    early: Filter,
+}
+
+/// Requests of the recording; and the same with changes, if there are conditions.
+fn requests(files: &[PathBuf], changed: Changed, allocator: Option<Family>) -> Result<(Vec<Requests>, Vec<Requests>)> {
+    let Changed { without, early } = changed;
     if let [file] = files
         && let Some(requests) = snapshot(file, allocator)?
     {
         if !without.is_empty() {
             bail!("a snapshot has no owners: --without needs a capture");
+        }
+        if !early.is_empty() {
+            bail!("a snapshot has no uses of blocks: --free-early needs {WITH_USES}");
         }
         return Ok((vec![requests], Vec::new()));
     }
@@ -141,11 +168,14 @@ fn requests(files: &[PathBuf], without: Filter, allocator: Option<Family>) -> Re
     }
     let paths = runs::one_capture(files)?;
     let source = source(&paths)?;
+    if source == Source::Dump && !early.is_empty() {
+        bail!("dumps lack the ends of operators: --free-early needs {WITH_USES}");
+    }
     let (recorder, all) = Recorder::new(source);
     let mut recorders: Vec<Box<dyn Observer>> = vec![Box::new(recorder)];
-    let part = (!without.is_empty()).then(|| {
+    let part = (!without.is_empty() || !early.is_empty()).then(|| {
         let (recorder, part) = Recorder::new(source);
-        recorders.push(Box::new(recorder.without(without)));
+        recorders.push(Box::new(recorder.without(without).with_last_uses(early)));
         part
     });
     input::observe(&paths, Selection::default(), recorders)?;
@@ -199,23 +229,25 @@ pub(super) fn run(args: &WhatIfArgs) -> ExitCode {
         Err(code) => return code,
     };
     input::exit(|| {
-        let without = Filter { conditions: args.without.clone(), rules: Some(rules) };
-        let found = what_if(args, without)?;
+        let filter =
+            |conditions: &[Condition]| Filter { conditions: conditions.to_vec(), rules: Some(Arc::clone(&rules)) };
+        let changed = Changed { without: filter(&args.without), early: filter(&args.free_early) };
+        let found = what_if(args, changed)?;
         print(args.replayed.json, &found, |out| write_what_if(&found, out))
     })
 }
 
-fn what_if(args: &WhatIfArgs, without: Filter) -> Result<WhatIf> {
+fn what_if(args: &WhatIfArgs, changes: Changed) -> Result<WhatIf> {
     let allocator = args.replayed.allocator;
-    let (all, part) = requests(&args.replayed.files, without, allocator)?;
-    let other = |file| requests(std::slice::from_ref(file), Filter::default(), allocator);
+    let (all, part) = requests(&args.replayed.files, changes, allocator)?;
+    let other = |file| requests(std::slice::from_ref(file), Changed::default(), allocator);
     let second = args.second.as_ref().map(other).transpose()?;
     let second = second.map(|(second, _)| second);
     let question = Question {
         settings: args.settings.clone(),
         until: if args.go_on { Until::End } else { Until::Divergence },
         least: !args.quick,
-        changed: !args.without.is_empty() || args.empty_at.is_some() || second.is_some(),
+        changed: args.changes_requests(),
         ..args.replayed.question(family_of(&all))?
     };
     let mut processes = Vec::new();
@@ -225,13 +257,17 @@ fn what_if(args: &WhatIfArgs, without: Filter) -> Result<WhatIf> {
         only(&all, "FILE")?;
     }
     for whole in &all {
-        let requests =
-            if args.without.is_empty() { Some(whole) } else { part.iter().find(|part| part.pid == whole.pid) };
+        let is_part = !args.without.is_empty() || !args.free_early.is_empty();
+        let requests = if is_part { part.iter().find(|part| part.pid == whole.pid) } else { Some(whole) };
         let Some(requests) = requests else { continue };
         processes.push(changed(requests, whole, second, args, &question)?);
     }
     if args.empty_at.is_some() && processes.iter().all(|process| process.emptied == 0) {
         bail!("no such moment in the recording: --empty-at needs its steps or marks");
+    }
+    let has_uses = |process: &ProcessAnswer| process.freed_early.is_none_or(|early| early.uses > 0);
+    if !processes.is_empty() && !processes.iter().any(has_uses) {
+        bail!("the recording has no uses of blocks by operators: --free-early needs {WITH_USES}");
     }
     Ok(WhatIf {
         input: name(&args.replayed.files),
@@ -266,18 +302,22 @@ fn changed(
         let (scaled, how) = scaled(&requests, second, batches).map_err(anyhow::Error::msg)?;
         (requests, found) = (Cow::Owned(scaled), Some(how));
     }
+    let mut early = None;
+    if let Some((changed, how)) = freed_early(&requests) {
+        (requests, early) = (Cow::Owned(changed), Some(how));
+    }
     if let Some(at) = &args.empty_at {
         let (changed, times) = with_empty_caches(&requests, at);
         (requests, emptied) = (Cow::Owned(changed), times);
     }
     let answer = ask(&requests, whole, question).map_err(anyhow::Error::msg)?;
-    Ok(ProcessAnswer { emptied, scaled: found, ..answer })
+    Ok(ProcessAnswer { emptied, scaled: found, freed_early: early, ..answer })
 }
 
 /// `advise FILE…`.
 pub(super) fn run_advise(args: &AdviseArgs) -> ExitCode {
     input::exit(|| {
-        let (all, _) = requests(&args.replayed.files, Filter::default(), args.replayed.allocator)?;
+        let (all, _) = requests(&args.replayed.files, Changed::default(), args.replayed.allocator)?;
         let question = args.replayed.question(family_of(&all))?;
         let wishes = Wishes { keep_calls: args.keep_calls };
         let advices = all.iter().map(|requests| advise_of(requests, &question, wishes));

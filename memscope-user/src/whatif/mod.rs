@@ -7,7 +7,7 @@
 //! - `requests`: the program's requests, 24 bytes each, and the recorded answers;
 //! - `settings`: the pool's settings, as data with the release that introduced each; `pool` and `device`: the model;
 //! - `check`: whether the model reproduces the recording, which every answer begins with;
-//! - `changes`: requests of a changed program: emptied caches, another batch size;
+//! - `changes`, `early`: requests of a changed program: emptied caches, another batch size, blocks that are freed behind their last use;
 //! - `answers`: questions to them;
 //! - `forecast`: when a server's memory will be full, from what its pool held.
 //!
@@ -20,6 +20,7 @@ mod cases;
 mod changes;
 mod check;
 mod device;
+mod early;
 pub mod forecast;
 mod least;
 mod pool;
@@ -33,6 +34,7 @@ pub use self::bounds::{Bounds, bounds};
 pub use self::changes::{Batches, EmptyAt, Scaled, scaled, with_empty_caches};
 pub use self::check::{Difference, Differs, SelfCheck, check, find_settings};
 pub use self::device::{Addresses, Calls, Card};
+pub use self::early::{FreedEarly, freed_early};
 pub use self::least::{Least, least};
 pub use self::pool::{Figures, FreeMemory};
 pub use self::replay::{OfDevice, Outcome, Parting, Setup, Until, replay};

@@ -185,3 +185,55 @@ fn caches_emptied_in_vain() {
     let [emptied, kept] = ["empties.py empty pieces", "empties.py keep pieces"].map(peaks);
     assert!(emptied < kept, "{emptied} {kept}");
 }
+
+/// Whether the tracer has missed operators, as on a busy machine: not only some of their tensors.
+fn lost_operators(run: &Run) -> bool {
+    let losses = run.json()["end"]["losses"].as_array().cloned().unwrap_or_default();
+    let is_of_operators = |loss: &Value| {
+        let touches = loss["touches"].as_array().into_iter().flatten().any(|figure| figure == "operators");
+        touches && loss["reason"] != "tensor not readable"
+    };
+    losses.iter().any(is_of_operators)
+}
+
+/// Tensors that are kept until the end of a step, freed right behind their last use instead: what a run of the program with `del` there has.
+#[test]
+fn blocks_freed_early() {
+    // What these use besides is kept by the program with `del`, too.
+    let of = |function: &'static str| ["--free-early", function, "--free-early", "size>=1M"];
+    let all = ["--free-early", "size>=1M"];
+    let cases: [(&str, &[&str], bool); 6] = [
+        ("forward", &of("stack~: forward"), false),
+        ("learn", &all, false),
+        ("adam", &all, true),
+        ("threads", &of("stack~: threads"), false),
+        ("again", &of("stack~: again"), false),
+        ("unused", &of("stack~: unused"), false),
+    ];
+    for (what, options, uses_left_out) in cases {
+        let [keep, del] = ["keep", "del"].map(|how| format!("late.py {how} {what}"));
+        let run = program(&keep).traced_with(&["--events=alloc,free,access", "--call-stack=python"]).0;
+        let (kept, freed) = (real(&keep), real(&del));
+        assert!(freed[0] < kept[0], "{what}: {freed:?} {kept:?}");
+        let found = answer(&run.folder.capture(), options);
+        let early = &found["freed_early"];
+        println!("{what}: {early}");
+        assert_eq!(found["check"]["agreeing"], found["check"]["events"], "{what}");
+        assert_eq!(early["left_out"].as_u64() > Some(0), uses_left_out, "{what}: {early}");
+        assert_eq!(early["uses_lost"], lost_operators(&run), "{what}: {early}");
+        assert_eq!(found["recorded"]["sure"], "estimate", "{what}");
+        assert_answers(&found, freed);
+        assert_answers(&answer(&run.folder.capture(), &[]), kept);
+    }
+}
+
+/// Without uses in the recording no last use is known.
+#[test]
+fn blocks_freed_early_without_uses() {
+    let run = recorded("late.py keep forward");
+    let mut ask = Command::new(tracer_path());
+    let output =
+        ask.arg("whatif").arg(run.folder.capture()).args(["--free-early", "size>=1M"]).output().expect("started");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("a capture recorded with --events=alloc,free,access"), "{said}");
+}

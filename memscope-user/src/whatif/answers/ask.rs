@@ -271,5 +271,6 @@ pub fn ask(requests: &Requests, whole: &Requests, question: &Question) -> Result
         bounds,
         emptied: 0,
         scaled: None,
+        freed_early: None,
     })
 }

@@ -17,6 +17,7 @@ use super::bounds::Bounds;
 use super::changes::Scaled;
 use super::check::SelfCheck;
 use super::device::Calls;
+use super::early::FreedEarly;
 use super::least::Least;
 use super::requests::{CallTimes, Gaps};
 
@@ -182,6 +183,9 @@ pub struct ProcessAnswer {
     /// Requests are those of another batch size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaled: Option<Scaled>,
+    /// Blocks are freed right behind their last use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub freed_early: Option<FreedEarly>,
 }
 
 /// Answers of `whatif`.

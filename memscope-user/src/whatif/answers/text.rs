@@ -8,6 +8,7 @@ use crate::text::numbers::{counted, rounded};
 use crate::whatif::bounds::Bounds;
 use crate::whatif::changes::Scaled;
 use crate::whatif::check::{Differs, SelfCheck};
+use crate::whatif::early::FreedEarly;
 use crate::whatif::requests::{CallTimes, Gaps};
 use crate::whatif::settings::Family;
 
@@ -37,6 +38,9 @@ pub fn write_what_if(found: &WhatIf, out: &mut dyn Write) -> io::Result<()> {
 fn write_changes(process: &ProcessAnswer, out: &mut dyn Write) -> io::Result<()> {
     if process.emptied > 0 {
         writeln!(out, "  The cache is emptied {} more.", counted(process.emptied, "time"))?;
+    }
+    if let Some(early) = &process.freed_early {
+        write_early(early, out)?;
     }
     let Some(Scaled { batches, growing, uneven }) = process.scaled else { return Ok(()) };
     writeln!(
@@ -71,6 +75,25 @@ fn duration(time_ns: u64) -> String {
     }
 }
 
+fn write_early(early: &FreedEarly, out: &mut dyn Write) -> io::Result<()> {
+    let FreedEarly { uses: _, blocks, moved, without_use, kept, left_out, uses_lost } = *early;
+    writeln!(out, "  Freed right behind the last use: {moved} of {} that match.", counted(blocks, "block"))?;
+    if without_use > 0 {
+        writeln!(out, "    {without_use} have no known last use: freed as recorded.")?;
+    }
+    if kept > 0 {
+        writeln!(out, "    {kept} are used by other streams or captured graphs: freed as recorded.")?;
+    }
+    if left_out > 0 {
+        let operators = counted(left_out, "operator");
+        writeln!(out, "    {operators} used more blocks than were recorded: no block is freed before one of them.")?;
+    }
+    if uses_lost {
+        writeln!(out, "    Records of operators were lost: blocks may be freed too early here.")?;
+    }
+    Ok(())
+}
+
 fn write_process(process: &ProcessAnswer, found: &WhatIf, out: &mut dyn Write) -> io::Result<()> {
     let ProcessAnswer { pid, requests, used_by_streams, failures, .. } = process;
     writeln!(out, "Process {pid}: {} to PyTorch's pool", counted(*requests, "request"))?;
@@ -96,7 +119,8 @@ fn write_process(process: &ProcessAnswer, found: &WhatIf, out: &mut dyn Write) -
     write_call_times(&process.call_times, out)?;
     write_changes(process, out)?;
     writeln!(out)?;
-    let is_changed = found.without > 0 || process.emptied > 0 || process.scaled.is_some();
+    let is_changed =
+        found.without > 0 || process.emptied > 0 || process.scaled.is_some() || process.freed_early.is_some();
     let title = if is_changed { "Changed, with the recorded settings" } else { "As recorded" };
     let word = process.check.allocator.device_word();
     write_answer(word, title, &process.recorded, &process.recorded, out)?;

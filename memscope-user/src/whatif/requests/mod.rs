@@ -8,11 +8,13 @@ mod process;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod uses;
 mod words;
 
 pub use self::costs::{CallTime, CallTimes};
 pub use self::from_events::{Recorder, Source};
 pub(super) use self::old::{Before, OldBlock, OldSegment};
+pub(super) use self::uses::{LastUse, LastUses};
 pub(super) use self::words::{Iter, MAX_LANES, Op, Slots, Words};
 
 use std::collections::BTreeMap;
@@ -146,6 +148,8 @@ pub struct Requests {
     pub(super) before: Before,
     /// What driver calls took.
     pub call_times: CallTimes,
+    /// When blocks are used last, if that was asked.
+    pub(super) last_uses: Option<Arc<LastUses>>,
     /// Facts missing in the recording.
     pub gaps: Gaps,
     /// There were more than wanted, so there is none here.
@@ -157,7 +161,12 @@ impl Requests {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let Seen { addrs, sizes, stacks, times_ns } = &*self.seen;
-        self.words.bytes() + 4 * (addrs.capacity() + stacks.capacity()) + 2 * sizes.capacity() + 8 * times_ns.capacity()
+        let uses = self.last_uses.as_ref().map_or(0, |uses| uses.bytes());
+        self.words.bytes()
+            + uses
+            + 4 * (addrs.capacity() + stacks.capacity())
+            + 2 * sizes.capacity()
+            + 8 * times_ns.capacity()
     }
 
     /// Gives back memory that the list does not need.

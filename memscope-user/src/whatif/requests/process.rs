@@ -5,12 +5,13 @@ use std::sync::Arc;
 use super::costs::Costs;
 use super::graphs::Graphs;
 use super::thread::{Grown, HANDLE, OfPool, Reserved, Thread};
+use super::uses::Uses;
 use super::words::{MAX_LANES, MAX_MARKS, Op, Slots};
 use super::{Lane, Mark, MarkOf, Requests, Source};
 use crate::hash::HashMap;
 use crate::model::{
-    Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Graph, Mark as Marked,
-    ModuleRole, Pool, PoolOperators, PoolRefused, PoolSet, Region, RegionKind, Setting,
+    Access, Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Graph, Mark as Marked,
+    ModuleRole, OpPhase, Pool, PoolOperators, PoolRefused, PoolSet, Region, RegionKind, Setting,
 };
 use crate::whatif::device::PAGE_BYTES;
 
@@ -61,13 +62,15 @@ pub(super) struct Process {
     /// Whether the pool reports returned blocks; not known yet.
     tells_returns: Option<bool>,
     costs: Costs,
+    /// Last uses, if they are asked about.
+    uses: Option<Uses>,
 }
 
 impl Process {
-    pub(super) fn new(pid: u32, source: Source) -> Self {
+    pub(super) fn new(pid: u32, source: Source, asks_uses: bool) -> Self {
         let requests = Requests { pid, ..Requests::default() };
         let tells_returns = (source == Source::Capture).then_some(true);
-        Self { requests, tells_returns, ..Self::default() }
+        Self { requests, tells_returns, uses: asks_uses.then(Uses::default), ..Self::default() }
     }
 
     /// Requests to its pool that got a block, so far.
@@ -75,19 +78,24 @@ impl Process {
         self.requests.count
     }
 
-    pub(super) fn conclude(mut self) -> Requests {
+    /// `ended`: the process has.
+    pub(super) fn conclude(mut self, ended: bool) -> Requests {
+        let at = self.requests.words.len();
+        self.requests.last_uses = self.uses.take().map(|uses| uses.conclude(ended, at).into());
         self.requests.call_times = self.costs.conclude();
         self.requests.others_peak_bytes = others_peaks(&self.requests);
         self.requests.shrink();
         self.requests
     }
 
-    /// Takes an event. Of a request that is left out only its driver calls count: they are not others' memory.
-    pub(super) fn observe(&mut self, event: &Event, left_out: bool) {
+    /// Takes an event. Of a request that is left out only its driver calls count: they are not others' memory. `asks_use`: the last use of its
+    /// block is asked about.
+    pub(super) fn observe(&mut self, event: &Event, left_out: bool, asks_use: bool) {
+        self.used(event);
         match &event.kind {
             // Older than the recording: part of what the pool held when it began.
             EventKind::Alloc(alloc) if alloc.block.found => {}
-            EventKind::Alloc(alloc) if is_pool(alloc.block.pool) => self.pool_alloc(event, alloc, left_out),
+            EventKind::Alloc(alloc) if is_pool(alloc.block.pool) => self.pool_alloc(event, alloc, left_out, asks_use),
             EventKind::Free(free) if is_pool(free.block.pool) => self.pool_free(event, free),
             EventKind::BlockReturned(returned) if is_pool(returned.pool) => self.returned(event.device, returned),
             EventKind::CacheEmptied => self.cache_emptied(event),
@@ -157,7 +165,7 @@ impl Process {
         number as u16
     }
 
-    fn pool_alloc(&mut self, event: &Event, alloc: &Alloc, left_out: bool) {
+    fn pool_alloc(&mut self, event: &Event, alloc: &Alloc, left_out: bool, asks_use: bool) {
         let Alloc { block, used_bytes, total_bytes, restored, promoted, asked, .. } = *alloc;
         let Some(device) = self.device(block.device) else { return };
         if restored || promoted || !self.slots.has_room() {
@@ -186,6 +194,9 @@ impl Process {
         });
         self.requests.words.push(Op::Alloc { lane, asked: asked_bytes });
         self.requests.see(block.addr, block.size_bytes, block.stacks.best(), event.time_ns);
+        if let Some(uses) = &mut self.uses {
+            uses.allocated(device, &block, asks_use, self.requests.words.len());
+        }
         let live = Live { slot: self.slots.take(), state: State::Live };
         self.live.insert((device, block.addr), live);
     }
@@ -200,6 +211,26 @@ impl Process {
         if let Some(held_bytes) = total_bytes.filter(|_| older_bytes > 0) {
             self.requests.gaps.older_bytes += held_bytes;
             self.others(device, held_bytes.cast_signed());
+        }
+    }
+
+    /// Operators use blocks.
+    fn used(&mut self, event: &Event) {
+        let (tid, at) = (event.tid, self.requests.words.len());
+        let device = if self.uses.is_some() { self.device(event.device) } else { return };
+        let Some(uses) = &mut self.uses else { return };
+        match &event.kind {
+            EventKind::Access(Access { addr, pool, .. }) if pool.operators().is_some() => {
+                if let Some(device) = device {
+                    uses.used(tid, device, *addr, at);
+                }
+            }
+            EventKind::UsesLeftOut => uses.left_out(tid, at),
+            EventKind::Op(op) if op.phase == OpPhase::Start => uses.begins(tid, &op.name, true, at),
+            EventKind::Op(op) if op.phase == OpPhase::End => uses.ends(tid, &op.name, at),
+            EventKind::AtbOp(op) if op.begins => uses.begins(tid, &op.name, false, at),
+            EventKind::AtbOp(op) => uses.ends(tid, &op.name, at),
+            _ => {}
         }
     }
 
@@ -222,6 +253,9 @@ impl Process {
         self.threads.entry(event.tid).or_default().idle();
         let key = (device, free.block.addr);
         let Some(Live { slot, state }) = self.live.remove(&key) else { return };
+        if let Some(uses) = &mut self.uses {
+            uses.freed(device, free.block.addr);
+        }
         if free.cause == FreeCause::Replaced {
             self.requests.gaps.unseen_frees += 1;
         }

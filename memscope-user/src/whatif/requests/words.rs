@@ -120,6 +120,20 @@ impl Words {
         Iter(&self.0)
     }
 
+    /// Operations with their places.
+    pub(in crate::whatif) fn placed(&self) -> impl Iterator<Item = (usize, Op)> {
+        let mut ops = self.iter();
+        std::iter::from_fn(move || {
+            let at = self.len() - ops.0.len();
+            ops.next().map(|op| (at, op))
+        })
+    }
+
+    /// Place of the next operation.
+    pub(in crate::whatif) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(in crate::whatif) fn bytes(&self) -> usize {
         self.0.capacity() * size_of::<u32>()
     }
