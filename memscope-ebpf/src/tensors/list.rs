@@ -1,5 +1,7 @@
 //! Where a value's tensors are: one, or a list in one of libtorch's forms.
 
+use core::ffi::c_void;
+
 use memscope_common::{
     ObjectShape, ProbeRow, Source,
     record::MAX_OBJECTS,
@@ -7,7 +9,12 @@ use memscope_common::{
 };
 
 use super::{copy::take, record::Scratch};
-use crate::{regs, user_memory::word_or_zero, verifier::element};
+use crate::{
+    regs,
+    settings::setting,
+    user_memory::word_or_zero,
+    verifier::{bpf_loop, element},
+};
 
 /// Pointers to tensors that follow each other in memory.
 #[derive(Clone, Copy)]
@@ -101,21 +108,60 @@ fn tagged(at: u64) -> List {
     List { from, len, stride: TAGGED_BYTES, references: false, tagged: true }
 }
 
-/// Copies the tensors of a list, and counts those that do not fit.
+/// Tensors of a value that are being copied.
+#[repr(C)]
+struct Taking {
+    scratch: *mut Scratch,
+    list: List,
+    shape: ObjectShape,
+    value: u8,
+    row: u16,
+}
+
+/// Copies the tensors of a list, and counts those that do not fit. With [`bpf_loop`] the verifier looks at one, else at each.
 #[inline(always)]
 fn take_list(scratch: &mut Scratch, shape: ObjectShape, list: List, value: u8, row: u16) {
-    for index in 0..MAX_OBJECTS as u64 {
-        if index >= list.len {
-            return;
+    let mut taking = Taking { scratch, list, shape, value, row };
+    if setting!(loops) == 0 {
+        for index in 0..MAX_OBJECTS as u64 {
+            if index >= list.len {
+                return;
+            }
+            take_one(&taking, index);
         }
-        let address = address_of(list, index);
-        if address != 0 {
-            take(scratch, shape, address, u32::from(value) | (index as u32) << 8, row);
+    } else {
+        // SAFETY: the callback takes a number and tensors being copied.
+        unsafe { bpf_loop(MAX_OBJECTS as u64, take_next as *mut c_void, (&raw mut taking).cast()) };
+        if list.len <= MAX_OBJECTS as u64 {
+            return;
         }
     }
     let left = list.len.wrapping_sub(MAX_OBJECTS as u64);
     let left = if left > 0xffff { 0xffff } else { left as u16 };
     scratch.record.left_out = scratch.record.left_out.saturating_add(left);
+}
+
+/// Copies the next tensor. Returns 1 behind the last.
+#[inline(never)]
+unsafe extern "C" fn take_next(index: u32, taking: *const Taking) -> u64 {
+    // SAFETY: the loop's own.
+    let taking = unsafe { &*taking };
+    if u64::from(index) >= taking.list.len {
+        return 1;
+    }
+    take_one(taking, index.into());
+    0
+}
+
+/// Copies one tensor, if it is one.
+#[inline(always)]
+fn take_one(taking: &Taking, index: u64) {
+    let address = address_of(taking.list, index);
+    if address != 0 {
+        // SAFETY: the caller's, which does not use it meanwhile.
+        let scratch = unsafe { &mut *taking.scratch };
+        take(scratch, taking.shape, address, u32::from(taking.value) | (index as u32) << 8, taking.row);
+    }
 }
 
 /// The address of one tensor; 0 if it is none.
