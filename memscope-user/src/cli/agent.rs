@@ -2,7 +2,7 @@
 
 mod top;
 
-use std::{fmt::Write as _, path::Path, process::ExitCode, time::Duration};
+use std::{fmt::Write as _, path::Path, process::ExitCode};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
@@ -17,8 +17,9 @@ use crate::{
         config::Config,
         control::{Answer, PoolStatus, ProcessStatus, Request, Status},
     },
-    session::text::{size, time},
+    session::text::size,
     text::numbers::counted,
+    whatif::forecast::time,
 };
 
 /// Runs the agent, or asks one.
@@ -137,10 +138,9 @@ fn process_text(process: &ProcessStatus, text: &mut String) {
 
 /// When a pool is full; `None`: not within a time that anything is known of.
 fn full_text([early, middle, late]: [Option<f64>; 3]) -> Option<String> {
-    let shown = |seconds: f64| time(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
-    let (early, late) = (shown(early?), late.map_or_else(|| "later, or never".to_owned(), shown));
+    let (early, late) = (time(early?), late.map_or_else(|| "later, or never".to_owned(), time));
     Some(match middle {
-        Some(middle) => format!("full in {} ({early} to {late}, 90 %)", shown(middle)),
+        Some(middle) => format!("full in {} ({early} to {late}, 90 %)", time(middle)),
         None => format!("full in {early} at the earliest (90 %), or never"),
     })
 }
@@ -210,7 +210,7 @@ mod tests {
         let expected = "agent 1: level 1, 1.23 % of a core of 2.00 % allowed, 10 events, 0 lost\n\
             1 process traced, 3 left out by rules\n  after 80 s: level 0 -> 1 (cpu)\n\n\
             7 python train/job-0\n  npu:0 PTA: 2.0 MiB live, 1.0 MiB not known by place\n    \
-            full in 2 h (60 min to later, or never, 90 %)\n    grows by 1.0 MiB a minute: f\n";
+            full in 2.0 h (60 min to later, or never, 90 %)\n    grows by 1.0 MiB a minute: f\n";
         assert_eq!(status_text(&status), expected);
     }
 }

@@ -80,7 +80,8 @@ fn write_left(left: [Option<f64>; 3], seen_seconds: f64, out: &mut dyn Write) ->
     writeln!(out, "    reaches the limit in {middle} ({early} to {late}, 90 %)")
 }
 
-fn time(seconds: f64) -> String {
+/// A time with a unit that keeps two digits or more.
+pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 120.0 => format!("{seconds:.0} s"),
         seconds if seconds < 7200.0 => format!("{:.0} min", seconds / 60.0),
