@@ -18,8 +18,7 @@ use crate::{
         control::{Answer, PoolStatus, ProcessStatus, Request, Status},
     },
     session::text::size,
-    text::numbers::counted,
-    whatif::forecast::time,
+    text::numbers::{counted, time},
 };
 
 /// Runs the agent, or asks one.

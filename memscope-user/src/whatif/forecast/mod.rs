@@ -11,7 +11,6 @@ mod tests;
 mod text;
 
 pub use self::series::{Collector, Held, Series};
-pub(crate) use self::text::time;
 pub use self::text::write_forecasts;
 
 use schemars::JsonSchema;

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::{DeviceForecast, Forecast, Forecasts, Growth, HORIZON, LimitFrom};
 use crate::printable::OneLine;
-use crate::text::numbers::rounded;
+use crate::text::numbers::{rounded, time};
 
 /// Writes the answers of `forecast`.
 pub fn write_forecasts(found: &Forecasts, out: &mut dyn Write) -> io::Result<()> {
@@ -78,16 +78,6 @@ fn write_left(left: [Option<f64>; 3], seen_seconds: f64, out: &mut dyn Write) ->
     };
     let late = late.unwrap_or_else(|| format!("over {horizon}, or never"));
     writeln!(out, "    reaches the limit in {middle} ({early} to {late}, 90 %)")
-}
-
-/// A time with a unit that keeps two digits or more.
-pub(crate) fn time(seconds: f64) -> String {
-    match seconds {
-        seconds if seconds < 120.0 => format!("{seconds:.0} s"),
-        seconds if seconds < 7200.0 => format!("{:.0} min", seconds / 60.0),
-        seconds if seconds < 48.0 * 3600.0 => format!("{:.1} h", seconds / 3600.0),
-        seconds => format!("{:.1} days", seconds / 86400.0),
-    }
 }
 
 #[cfg(test)]
