@@ -136,7 +136,7 @@ fn report<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, row: &ProbeR
     if row.flags & ROW_LIST != 0 {
         emit_list::<LOOPS>(ctx, thread, row, call.row, call.status);
     } else {
-        emit_call::<false, LOOPS>(ctx, thread, row, call);
+        emit_call::<false>(ctx, thread, row, call);
     }
 }
 
@@ -170,6 +170,6 @@ pub(crate) fn enter_text(ctx: *mut c_void, id: u64, cookie: u64) -> u32 {
     }
     thread.call.native_stack = 0;
     thread.call.python_stack = 0;
-    emit_call::<true, true>(ctx, thread, row, Call { id, kind: Kind::Enter, row: number, outer, status: 0 });
+    emit_call::<true>(ctx, thread, row, Call { id, kind: Kind::Enter, row: number, outer, status: 0 });
     0
 }

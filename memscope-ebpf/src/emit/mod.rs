@@ -35,15 +35,10 @@ pub(crate) struct Call {
 /// Reports the call with the arguments in the thread's state. `SLEEPS`: the program is sleepable, and waits for pages
 /// of a text.
 #[inline(always)]
-pub(crate) fn emit_call<const SLEEPS: bool, const LOOPS: bool>(
-    ctx: *mut c_void,
-    thread: &mut Thread,
-    row: &ProbeRow,
-    call: Call,
-) {
+pub(crate) fn emit_call<const SLEEPS: bool>(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, call: Call) {
     let values = if row.values > MAX_VALUES as u8 { MAX_VALUES as u8 } else { row.values };
     begin(thread, call, 0, values);
-    values::fill::<LOOPS>(thread, row, values);
+    values::fill(thread, row, values);
     if thread.call.faults != 0 {
         count(call.row, Miss::Fault);
     }

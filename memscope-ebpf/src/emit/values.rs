@@ -1,37 +1,18 @@
 //! The values of a record: arguments, and words that they point to.
 
-use core::ffi::c_void;
-
 use memscope_common::{CallRecord, Fetch, ProbeRow, Source, record::CALL_VALUES_AT, row::MAX_VALUES};
 
 use crate::{
-    settings::setting,
     thread::Thread,
     user_memory,
-    verifier::{bpf_loop, element, masked, opaque, read_once},
+    verifier::{masked, opaque, read_once},
 };
 
-/// Values being fetched.
-#[repr(C)]
-struct Filling {
-    thread: *mut Thread,
-    row: *const ProbeRow,
-    /// The first one that is still to be fetched.
-    from: u64,
-}
-
-/// Fetches the values of a row. With [`bpf_loop`] the verifier looks at one, else at each.
+/// Fetches the values of a row.
 #[inline(always)]
-pub(super) fn fill<const LOOPS: bool>(thread: &mut Thread, row: &ProbeRow, values: u8) {
+pub(super) fn fill(thread: &mut Thread, row: &ProbeRow, values: u8) {
     let together = fill_together(thread, row);
     if together >= values {
-        return;
-    }
-    if LOOPS && setting!(loops) != 0 {
-        let mut filling = Filling { thread, row, from: together.into() };
-        let turns = u64::from(values).wrapping_sub(filling.from);
-        // SAFETY: the callback takes a number and values being fetched.
-        unsafe { bpf_loop(turns, next_value as *mut c_void, (&raw mut filling).cast()) };
         return;
     }
     for at in 0..MAX_VALUES {
@@ -42,19 +23,6 @@ pub(super) fn fill<const LOOPS: bool>(thread: &mut Thread, row: &ProbeRow, value
             fill_one(thread, row.fetch[at], at);
         }
     }
-}
-
-/// Fetches the next value.
-#[inline(never)]
-unsafe extern "C" fn next_value(index: u32, filling: *const Filling) -> u64 {
-    // SAFETY: the loop's own; the thread is not used meanwhile.
-    let (thread, row, at) = unsafe { (&mut *(*filling).thread, &*(*filling).row, (*filling).from) };
-    let at = at.wrapping_add(index.into());
-    if at >= MAX_VALUES as u64 {
-        return 1;
-    }
-    fill_one(thread, *element(&row.fetch, at), at as usize);
-    0
 }
 
 /// Reads the first values if they are consecutive words. Returns how many were read: if one faults,
