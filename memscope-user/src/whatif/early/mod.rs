@@ -31,7 +31,8 @@ pub struct FreedEarly {
 #[derive(Clone, Copy, Debug)]
 struct Live {
     last_use: LastUse,
-    private: bool,
+    /// Its free is not moved: it is of a captured graph, or streams still use it.
+    stays: bool,
 }
 
 /// A block is freed before the operation of this place.
@@ -62,8 +63,8 @@ fn due_of(requests: &Requests, uses: &LastUses) -> (Vec<Due>, FreedEarly) {
                 if slot >= live.len() {
                     live.resize(slot + 1, None);
                 }
-                let private = requests.lanes.get(usize::from(lane)).is_some_and(|lane| lane.private != 0);
-                let block = Live { last_use: uses.of(number), private };
+                let stays = requests.lanes.get(usize::from(lane)).is_some_and(|lane| lane.private != 0);
+                let block = Live { last_use: uses.of(number), stays };
                 live[slot] = Some(block).filter(|block| block.last_use != LastUse::NotAsked);
                 number += 1;
             }
@@ -74,8 +75,7 @@ fn due_of(requests: &Requests, uses: &LastUses) -> (Vec<Due>, FreedEarly) {
             }
             Op::FreeInUse { slot } => {
                 let block = live.get_mut(slot as usize).and_then(Option::take);
-                (found.blocks, found.kept) =
-                    (found.blocks + u64::from(block.is_some()), found.kept + u64::from(block.is_some()));
+                found.add(block.map(|block| Live { stays: true, ..block }), at);
             }
             Op::Returned { slot } => slots.give_back(slot),
             _ => {}
@@ -94,10 +94,10 @@ fn due_of(requests: &Requests, uses: &LastUses) -> (Vec<Due>, FreedEarly) {
 impl FreedEarly {
     /// Counts a block that is freed at that place in the recording; gives its new place, if that is an earlier one.
     fn add(&mut self, block: Option<Live>, at: usize) -> Option<usize> {
-        let Live { last_use, private } = block?;
+        let Live { last_use, stays } = block?;
         self.blocks += 1;
         match last_use {
-            _ if private => self.kept += 1,
+            _ if stays => self.kept += 1,
             LastUse::Before(place) if place < at => {
                 self.moved += 1;
                 return Some(place);

@@ -25,7 +25,7 @@ impl Run {
         Self(Script::new(7, NPU))
     }
 
-    /// A request of so many bytes, behind those that are asked about.
+    /// A request of this size, behind those that are asked about.
     fn large(&mut self, addr: u64, name: u64) -> &mut Self {
         self.request(addr, ASKED_BYTES + name)
     }

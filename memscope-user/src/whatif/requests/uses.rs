@@ -59,7 +59,7 @@ impl LastUses {
     }
 }
 
-/// Operators of a thread, and the requests whose blocks they use.
+/// Operators of a thread, and the requests of the blocks that they use.
 #[derive(Debug, Default)]
 struct Open {
     operators: Vec<Arc<str>>,
