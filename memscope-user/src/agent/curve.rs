@@ -48,9 +48,7 @@ impl Points {
 /// What a pool says it holds, at most in each minute.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Curve {
-    /// What it holds, and has handed out of that.
-    now: Option<[u64; 2]>,
-    /// The most since the last minute.
+    /// The most that it held, and had handed out of that, since the last minute.
     peak: [u64; 2],
     held: Option<forecast::Series>,
     /// As of the last minute.
@@ -59,18 +57,17 @@ pub(super) struct Curve {
 
 impl Curve {
     pub(super) fn reported(&mut self, reserved_bytes: u64, used_bytes: u64) {
-        self.now = Some([reserved_bytes, used_bytes]);
         self.peak = [self.peak[0].max(reserved_bytes), self.peak[1].max(used_bytes)];
     }
 
-    /// A minute is over. `free_bytes`: what the driver has free on the device.
-    pub(super) fn minute(&mut self, minute: u32, free_bytes: Option<u64>) {
-        let Some(now @ [reserved, _]) = self.now else { return };
+    /// A minute is over, at the end of which the pool holds the first of `now`, and has handed out the second. `free_bytes`: what the
+    /// driver has free on the device.
+    pub(super) fn minute(&mut self, minute: u32, now: [u64; 2], free_bytes: Option<u64>) {
         let time_ns = u64::from(minute) * MINUTE_NS;
         let held = self.held.get_or_insert_with(|| forecast::Series::by_minute(time_ns));
         held.add(time_ns, self.peak);
         self.peak = now;
-        self.full = free_bytes.and_then(|free| forecast::seconds_left(held, reserved.saturating_add(free)));
+        self.full = free_bytes.and_then(|free| forecast::seconds_left(held, now[0].saturating_add(free)));
     }
 
     /// As [`Series::seconds_left`](super::series::Series::seconds_left).
@@ -87,8 +84,9 @@ mod tests {
     fn watched(minutes: impl Iterator<Item = (u64, u64)>) -> Option<[Option<f64>; 3]> {
         let mut curve = Curve::default();
         for (minute, (reserved, free)) in minutes.enumerate() {
-            curve.reported(reserved << 20, reserved << 19);
-            curve.minute(1000 + minute as u32, Some(free << 20));
+            let [reserved, used] = [reserved << 20, reserved << 19];
+            curve.reported(reserved, used);
+            curve.minute(1000 + minute as u32, [reserved, used], Some(free << 20));
         }
         curve.seconds_left()
     }
@@ -124,7 +122,7 @@ mod tests {
             let held = 100 + u64::from(minute);
             curve.reported((held + 60) << 20, 0);
             curve.reported(held << 20, 0);
-            curve.minute(minute, Some((300 - held) << 20));
+            curve.minute(minute, [held << 20, 0], Some((300 - held) << 20));
         }
         // 300 MiB in all, of which the last minute took 199: 101 minutes.
         let middle = curve.seconds_left().expect("it grows")[1].expect("a time");
@@ -136,10 +134,11 @@ mod tests {
     fn weeks_are_bounded() {
         let mut curve = Curve::default();
         for minute in 0..40_000_u32 {
-            curve.reported(u64::from(1000 + minute) << 20, 0);
-            curve.minute(minute, None);
+            let held = u64::from(1000 + minute) << 20;
+            curve.reported(held, 0);
+            curve.minute(minute, [held, 0], None);
         }
-        curve.minute(40_000, Some(10_000 << 20));
+        curve.minute(40_000, [40_999 << 20, 0], Some(10_000 << 20));
         let middle = curve.seconds_left().expect("it grows")[1].expect("a time");
         assert!((middle / 600_000.0 - 1.0).abs() < 0.05, "{middle}");
         assert!(curve.held.expect("a series").len() <= 256);

@@ -195,7 +195,9 @@ impl Series {
     /// A minute is over. `free_bytes`: what the driver has free on the device.
     pub(super) fn minute(&mut self, minute: u32, free_bytes: Option<u64>) {
         self.points.add(minute, self.live_bytes);
-        self.curve.minute(minute, free_bytes);
+        if let (Some(reserved), Some(used)) = (self.reserved_bytes, self.used_bytes) {
+            self.curve.minute(minute, [reserved, used], free_bytes);
+        }
         for sum in self.by_place.values_mut() {
             if sum.live_bytes >= LEAST_BYTES || !sum.points.is_empty() {
                 sum.points.add(minute, sum.live_bytes);
