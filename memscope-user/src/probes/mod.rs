@@ -194,6 +194,8 @@ pub enum Locator {
     PtaRawAlloc,
     /// `NpuCachingAllocator::raw_alloc_with_stream(size_t, aclrtStream)`.
     PtaRawAllocWithStream,
+    /// `NpuCachingAllocator`'s virtual functions for pools of their own.
+    PtaPool(PoolFunction),
     /// A function that `torch_npu` gives to Python by this name, by a table of methods.
     PtaMethod {
         /// The method.
@@ -211,6 +213,17 @@ pub enum Locator {
         /// C argument, from 0.
         place: u8,
     },
+}
+
+/// The allocator's functions for pools of their own, in the order of its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PoolFunction {
+    /// `beginAllocateToPool`.
+    Begin = 0,
+    /// `endAllocateToPool`.
+    End = 1,
+    /// `releasePool`.
+    Release = 2,
 }
 
 /// One function to probe.

@@ -4,61 +4,41 @@
 //! on every path. A value spilled to the stack is lost, so a compiler can hide reads from the search, but cannot fake
 //! any.
 
-use std::collections::HashMap;
-
 use super::{
     code::Code,
     functions::Function,
-    op::{Flow, Op},
+    op::Op,
+    paths::{Known, known_before},
 };
 
 /// Longest supported structure, in bytes.
 const MAX_BYTES: i64 = 64;
 
+/// Registers that hold the argument, by bit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Holders(u32);
+
+impl Known for Holders {
+    fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    fn behind(self, op: &Op) -> Self {
+        let kept = self.0 & !op.clobbers;
+        Self(op.copied(self.0) | kept)
+    }
+}
+
 /// Bit *n* set: byte *n* behind the first argument is read.
 pub(super) fn bytes_read(code: &Code<'_>, function: Function) -> u64 {
     let ops = code.ops(function);
-    let holders = holders(&ops, 1 << code.argument(0));
+    let holders = known_before(&ops, Holders(1 << code.argument(0)));
     let reads = ops.iter().zip(holders).filter_map(|(op, holders)| {
         let read = op.read?;
-        (holders? & 1 << read.base != 0).then_some(read)
+        (holders?.0 & 1 << read.base != 0).then_some(read)
     });
     reads.fold(0, |bytes, read| {
         let end = read.offset.saturating_add(i64::from(read.size_bytes));
         (read.offset.max(0)..end.min(MAX_BYTES)).fold(bytes, |bytes, at| bytes | 1 << at)
     })
-}
-
-/// The registers that hold the argument before each instruction; `None` for unreachable ones.
-fn holders(ops: &[Op], at_entry: u32) -> Vec<Option<u32>> {
-    let index: HashMap<u64, usize> = ops.iter().enumerate().map(|(at, op)| (op.address, at)).collect();
-    let mut before = vec![None; ops.len()];
-    let mut work = vec![(0, at_entry)];
-    while let Some((at, arriving)) = work.pop() {
-        let (Some(op), Some(known)) = (ops.get(at), before.get_mut(at)) else { continue };
-        // Bits only ever go away, so each instruction is visited a bounded number of times.
-        let merged = known.map_or(arriving, |known| known & arriving);
-        if *known == Some(merged) {
-            continue;
-        }
-        *known = Some(merged);
-        let after = after(op, merged);
-        let target = match op.flow {
-            Flow::Branch(target) | Flow::Jump(target) => index.get(&target),
-            _ => None,
-        };
-        work.extend(target.map(|target| (*target, after)));
-        if matches!(op.flow, Flow::Next | Flow::Branch(_) | Flow::Call(_)) {
-            work.push((at + 1, after));
-        }
-    }
-    before
-}
-
-fn after(op: &Op, holders: u32) -> u32 {
-    let kept = holders & !op.clobbers;
-    match op.copy {
-        Some((to, from)) if holders & 1 << from != 0 => kept | 1 << to,
-        _ => kept,
-    }
 }

@@ -24,8 +24,8 @@ pub(super) fn ops(bytes: &[u8], start: u64) -> Vec<Op> {
     words(bytes).map(|(offset, word)| op(start.wrapping_add(u64::from(offset)), word)).collect()
 }
 
-pub(super) fn loads(bytes: &[u8], start: u64, slot: u64) -> bool {
-    load_sites(&Mapping { vaddr: start, bytes }, slot).next().is_some()
+pub(super) fn loads(bytes: &[u8], start: u64, slot: u64) -> Vec<u64> {
+    load_sites(&Mapping { vaddr: start, bytes }, slot).collect()
 }
 
 /// `adrp` of the slot's page and `ldr` of the rest, with nothing between that would change the register.
@@ -130,6 +130,8 @@ fn access(word: u32) -> (Option<Read>, u32) {
             let offset = i64::from((w << 11).cast_signed() >> 23);
             (if loads { read(offset, 1 << shift) } else { None }, targets)
         }
+        // `ldar`: how atomic pointers are read.
+        w if w & 0x3fff_fc00 == 0x08df_fc00 => (read(0, 1 << (w >> 30)), bits(&[first])),
         // Branches, compares and tests of conditions write no general register; `blr` and `bl` are calls.
         w if branch_distance(w).is_some() || w & 0xfe00_0000 == 0xd600_0000 => (None, 0),
         // All other memory access: some write three registers, or move the base.

@@ -53,6 +53,11 @@ impl<'a> Code<'a> {
 
     /// Whether an instruction of `function` loads the pointer in `slot`.
     pub(super) fn loads(&self, function: Function, slot: u64) -> bool {
+        !self.loads_of(function, slot).is_empty()
+    }
+
+    /// The instructions of `function` that load the pointer in `slot`, by address.
+    pub(super) fn loads_of(&self, function: Function, slot: u64) -> Vec<u64> {
         let bytes = self.bytes(function).unwrap_or_default();
         match self.machine {
             Machine::X86_64 => x86::loads(bytes, function.start, slot),

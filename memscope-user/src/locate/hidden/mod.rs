@@ -1,8 +1,8 @@
 //! Finds functions that a library neither exports nor names, by structure that a compiler cannot leave out.
 //!
 //! One file per library (`pta`, `mstx`); the others are the tools: `functions` (starts and ends of functions),
-//! `methods` (functions that Python calls), `code` with `x86` and `arm` (references), `argument` (reads of a function's argument), `vtable` (calls of virtual
-//! functions), `cache` (earlier results).
+//! `methods` (functions that Python calls), `code` with `x86` and `arm` (references), `paths` (what registers hold), `argument`
+//! (reads of a function's argument), `vtable` (tables of virtual functions), `object` (their use by a function), `cache` (earlier results).
 //!
 //! The library belongs to the traced program and is hostile input. No contents cause a panic here, memory stays
 //! bounded, and if the answer is not unique there is none: a probe in the wrong function would report nonsense.
@@ -14,7 +14,9 @@ mod code;
 mod functions;
 mod methods;
 mod mstx;
+mod object;
 mod op;
+mod paths;
 mod pta;
 mod vtable;
 mod x86;
@@ -96,6 +98,12 @@ pub enum NotLocated {
         /// The entry.
         entry: usize,
     },
+    /// No entries, or others than in all known versions.
+    #[error("graphs use entries {found:?} of the allocator's table for pools of their own, expected three in a row")]
+    PoolEntries {
+        /// Where a capture begins, where it ends, where a graph is given up.
+        found: [Vec<usize>; 3],
+    },
     /// The entry is another function.
     #[error(
         "cross-check contradicts: entry {entry} of the allocator's table of virtual functions does not lead to the block report"
@@ -170,10 +178,13 @@ pub struct Evidence {
     pub cached: bool,
     /// Found by a Python module's table of methods.
     pub method: bool,
+    /// Found as the entry of the allocator's table that graphs use.
+    pub graphs: bool,
 }
 
 impl Evidence {
-    const NONE: Self = Self { entry: None, callers: 0, allocator: Checked::NotPossible, cached: false, method: false };
+    const NONE: Self =
+        Self { entry: None, callers: 0, allocator: Checked::NotPossible, cached: false, method: false, graphs: false };
     const METHOD: Self = Self { method: true, ..Self::NONE };
 }
 
@@ -181,6 +192,9 @@ impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.method {
             return f.write_str("by the module's table of methods");
+        }
+        if let Some(entry) = self.entry.filter(|_| self.graphs) {
+            return write!(f, "entry {entry} of the allocator's vtable; cross-check: agrees (graphs use it)");
         }
         if let Some(entry) = self.entry {
             return write!(
@@ -243,6 +257,7 @@ pub fn locate(
         Locator::PtaAllocate => virtual_function(pta::Virtual::Allocate)?,
         Locator::PtaRawAlloc => virtual_function(pta::Virtual::RawAlloc)?,
         Locator::PtaRawAllocWithStream => virtual_function(pta::Virtual::RawAllocWithStream)?,
+        Locator::PtaPool(which) => pta::Search::of(elf)?.of_own_pools(which)?,
         Locator::PtaMethod { name, has_arguments } => methods::Tables::of(elf)?.only(name, has_arguments)?,
         Locator::MstxMethod(method) => mstx::Module::of(elf)?.method(method)?,
         Locator::MstxParse { method, place } => {

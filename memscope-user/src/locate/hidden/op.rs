@@ -34,3 +34,13 @@ pub(super) struct Op {
     /// Registers that may hold another value afterwards, by bit; that of a copy is among them.
     pub(super) clobbers: u32,
 }
+
+impl Op {
+    /// The register that becomes a copy of one of `registers`, by bit, or none.
+    pub(super) const fn copied(&self, registers: u32) -> u32 {
+        match self.copy {
+            Some((to, from)) if registers & 1 << from != 0 => 1 << to,
+            _ => 0,
+        }
+    }
+}

@@ -24,15 +24,31 @@ use super::{
     Checked, Evidence, NotLocated, argument,
     code::{Code, MAX_SITES},
     functions::{Function, Functions},
+    object,
     op::Flow,
     vtable,
 };
-use crate::os::elf::{ElfFile, dynamic::Pointer};
+use crate::{
+    os::elf::{ElfFile, dynamic::Pointer},
+    probes::PoolFunction,
+};
 
 /// The class that it makes objects of.
 const VTABLE: &str = "_ZTVN9torch_npu7toolkit8profiler10MemoryDataE";
 /// The class that calls it, as its type information spells it.
 const ALLOCATOR: &str = "N7c10_npu19NPUCachingAllocator19NpuCachingAllocatorE";
+
+/// `c10_npu::NPUCachingAllocator::allocator`, the pointer to it.
+const POINTER: &str = "_ZN7c10_npu19NPUCachingAllocator9allocatorE";
+/// `c10_npu::NPUGraph`'s functions that use the allocator's functions for pools of their own, in the order of [`PoolFunction`].
+const GRAPHS: [&[&str]; 3] = [
+    &[
+        "_ZN7c10_npu8NPUGraph13capture_beginESt4pairIyyE19aclmdlRICaptureMode",
+        "_ZN7c10_npu8NPUGraph13capture_beginESt4pairIyyE19aclmdlRICaptureModeb",
+    ],
+    &["_ZN7c10_npu8NPUGraph11capture_endEv"],
+    &["_ZN7c10_npu8NPUGraph5resetEv"],
+];
 
 /// Functions that make a `MemoryData`.
 const MAKERS: usize = 2;
@@ -135,6 +151,39 @@ impl<'a> Search<'a> {
             return Err(NotLocated::NotAllocating { entry });
         }
         Ok((function, Evidence { entry: Some(entry), allocator: Checked::Agrees, ..Evidence::NONE }))
+    }
+
+    /// One of the allocator's virtual functions for pools of their own: `beginAllocateToPool`, `endAllocateToPool`,
+    /// `releasePool`. They stand in this order in the table, and a graph uses the first where its capture begins, the
+    /// second where that ends, the third where it is given up.
+    pub(super) fn of_own_pools(&self, which: PoolFunction) -> Result<(Function, Evidence), NotLocated> {
+        let [begin, end, release] = self.entries_of_graphs()?;
+        let wrong = || NotLocated::PoolEntries {
+            found: [&begin, &end, &release].map(|entries| entries.iter().copied().collect()),
+        };
+        let mut firsts = begin.iter().filter(|first| end.contains(&(**first + 1)) && release.contains(&(**first + 2)));
+        let (Some(first), None) = (firsts.next(), firsts.next()) else { return Err(wrong()) };
+        let entry = first + which as usize;
+        let table = vtable::table(self.elf, &self.functions, ALLOCATOR);
+        let function = table.get(entry).copied().flatten().ok_or(NotLocated::NoEntry { entry })?;
+        Ok((function, Evidence { entry: Some(entry), allocator: Checked::Agrees, graphs: true, ..Evidence::NONE }))
+    }
+
+    /// Entries of the allocator's table that functions of graphs use.
+    fn entries_of_graphs(&self) -> Result<[BTreeSet<usize>; 3], NotLocated> {
+        let slots = self.elf.relocations()?.filter_map(|relocation| match relocation.pointer {
+            Pointer::Offset(name) if name.is(POINTER) => Some(relocation.slot),
+            _ => None,
+        });
+        let slot = slots.take(2).collect::<Vec<_>>();
+        let &[slot] = &slot[..] else { return Err(NotLocated::NoImport { symbol: POINTER }) };
+        let mut entries: [BTreeSet<usize>; 3] = Default::default();
+        for (symbols, entries) in GRAPHS.iter().zip(&mut entries) {
+            let starts = self.elf.resolve(symbols)?;
+            let functions = starts.iter().filter_map(|start| self.functions.starting(start.vaddr));
+            entries.extend(functions.flat_map(|function| object::entries(&self.code, function, slot)));
+        }
+        Ok(entries)
     }
 
     /// Functions that load the address of the class's table.

@@ -33,12 +33,12 @@ pub(super) fn ops(bytes: &[u8], start: u64) -> Vec<Op> {
     valid.map(|instruction| op(&instruction, info.info(&instruction))).collect()
 }
 
-pub(super) fn loads(bytes: &[u8], start: u64, slot: u64) -> bool {
-    let decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
-    decoder
-        .into_iter()
+pub(super) fn loads(bytes: &[u8], start: u64, slot: u64) -> Vec<u64> {
+    let decoded = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE).into_iter();
+    let loads = decoded
         .take_while(|instruction| !instruction.is_invalid())
-        .any(|instruction| instruction.is_ip_rel_memory_operand() && instruction.ip_rel_memory_address() == slot)
+        .filter(|instruction| instruction.is_ip_rel_memory_operand() && instruction.ip_rel_memory_address() == slot);
+    loads.map(|instruction| instruction.ip()).collect()
 }
 
 /// The displacement ends an instruction that loads a pointer: none with a constant behind it loads one.
