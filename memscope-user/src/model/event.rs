@@ -171,6 +171,41 @@ pub struct Graph {
     pub change: GraphChange,
 }
 
+/// A change of a pool of its own within `PyTorch`'s pool: a graph's or a `MemPool`'s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnPool {
+    /// An object `MemPool` is made, which holds the pool with this number.
+    Made {
+        /// The object's address.
+        handle: u64,
+        /// The pool's number.
+        pool: (u64, u64),
+        /// Only requests of the thread that uses it are of the pool, not those of all threads; of nested uses, the last takes them, not
+        /// the first.
+        of_thread: bool,
+    },
+    /// The object is gone. If it was the last to hold its pool, the pool's memory is given back.
+    Gone {
+        /// The object's address.
+        handle: u64,
+    },
+    /// The pool is held once more, and requests begin to be of it.
+    Begins {
+        /// Its number.
+        pool: (u64, u64),
+    },
+    /// Requests are of it no longer.
+    Ends {
+        /// Its number.
+        pool: (u64, u64),
+    },
+    /// It is held once less.
+    Released {
+        /// Its number.
+        pool: (u64, u64),
+    },
+}
+
 /// A change of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GraphChange {
@@ -501,6 +536,8 @@ pub enum EventKind {
     PoolSet(PoolSet),
     /// A graph of `PyTorch`'s is captured, or given up. Has no row.
     Graph(Graph),
+    /// A pool of its own within `PyTorch`'s pool is made, used or given up. Has no row.
+    OwnPool(OwnPool),
     /// A pool has got a block back for good.
     BlockReturned(BlockReturned),
     /// Address space changes.

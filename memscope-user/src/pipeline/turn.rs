@@ -221,7 +221,8 @@ impl<'a> Turn<'a> {
             | EventKind::UsesLeftOut
             | EventKind::DeviceMemory(_)
             | EventKind::PoolSet(_)
-            | EventKind::Graph(_) => true,
+            | EventKind::Graph(_)
+            | EventKind::OwnPool(_) => true,
             EventKind::OutOfMemory(_) => !inside,
             _ => false,
         };

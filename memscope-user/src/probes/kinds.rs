@@ -187,6 +187,25 @@ pub enum PoolCall {
     /// Graph `Handle` is given up.
     #[serde(rename = "graph_reset")]
     GraphReset,
+    /// `Handle`, an object `MemPool` of `torch_npu`, is made for the pool with the numbers `PoolFirst` and `PoolSecond`. In releases with
+    /// this kind, only requests of the thread that uses it are of the pool, and of nested uses the last takes them.
+    #[serde(rename = "mem_pool_made")]
+    MemPoolMade,
+    /// The same in releases in which the requests of all threads are of it, and of nested uses the first takes them.
+    #[serde(rename = "mem_pool_of_all_made")]
+    MemPoolOfAllMade,
+    /// The object `Handle` is gone.
+    #[serde(rename = "mem_pool_gone")]
+    MemPoolGone,
+    /// Requests on `Device` begin to be of the pool with the numbers `PoolFirst` and `PoolSecond`.
+    #[serde(rename = "own_pool_begin")]
+    OwnPoolBegin,
+    /// They are of it no longer.
+    #[serde(rename = "own_pool_end")]
+    OwnPoolEnd,
+    /// It is held once less.
+    #[serde(rename = "own_pool_release")]
+    OwnPoolRelease,
 }
 
 /// Calls of ATB.
@@ -324,7 +343,7 @@ mod tests {
     use super::*;
 
     /// The words in captures of all versions so far, in the order of the enums above.
-    const WORDS: [&str; 72] = [
+    const WORDS: [&str; 78] = [
         "hal_alloc",
         "hal_create",
         "hal_free",
@@ -371,6 +390,12 @@ mod tests {
         "graph_begin",
         "graph_end",
         "graph_reset",
+        "mem_pool_made",
+        "mem_pool_of_all_made",
+        "mem_pool_gone",
+        "own_pool_begin",
+        "own_pool_end",
+        "own_pool_release",
         "atb_start",
         "atb_end",
         "atb_tensors",

@@ -158,6 +158,7 @@ impl Iterator for Acts<'_> {
                 | Op::Reserved { .. }
                 | Op::Mark { .. }
                 | Op::PoolReleased { .. }
+                | Op::PoolEmptied { .. }
                 | Op::Settings { .. }
                 | Op::Fraction { .. }
                 | Op::Nothing { .. } => {}

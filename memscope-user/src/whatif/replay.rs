@@ -204,6 +204,7 @@ impl<'a> Replay<'a> {
                 look.mark(index, &self.pools);
             }
             Op::PoolReleased { device, private } => self.pools[usize::from(device)].released(private),
+            Op::PoolEmptied { device, private } => self.pools[usize::from(device)].empty_private(private),
             Op::Settings { index } => self.set(index),
             Op::Fraction { device, fraction } => self.pools[usize::from(device)].limit_to(fraction.value()),
             Op::Nothing { .. } => {}

@@ -114,6 +114,22 @@ fn captured_graphs() {
     assert_eq!(predicted, growing.1.map(|peak| [peak; 2]), "{found:#}");
 }
 
+/// Pools that the program makes itself: a recording with some is reproduced, whatever they are used for.
+#[test]
+fn pools_of_the_program() {
+    for configuration in ["", "expandable_segments:True"] {
+        let program = program("mempools.py 30 3").env("PYTORCH_NPU_ALLOC_CONF", configuration);
+        let (run, truth) = program.traced(&[]);
+        let last = truth.marks.last().expect("a mark");
+        let peaks = ["allocated_bytes.all.peak", "reserved_bytes.all.peak"].map(|key| last.stat(0, key));
+        let found = answer(&run.folder.capture(), &[]);
+        let check = &found["check"];
+        println!("{} of {} events", check["agreeing"], check["events"]);
+        assert!(check["events"].as_u64() > Some(200) && check["agreeing"] == check["events"], "{found:#}");
+        assert_answers(&found, peaks);
+    }
+}
+
 /// Where the driver takes 20 ms to make memory, a recording says so; and what it has nothing of is not made up.
 #[test]
 fn times_of_driver_calls() {

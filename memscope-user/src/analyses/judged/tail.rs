@@ -162,6 +162,7 @@ fn is_work(kind: &EventKind) -> bool {
         | EventKind::DeviceMemory(_)
         | EventKind::PoolSet(_)
         | EventKind::Graph(_)
+        | EventKind::OwnPool(_)
         | EventKind::Region(_)
         | EventKind::DeviceUsage(_)
         | EventKind::Looked(_)

@@ -14,8 +14,8 @@ use super::failing::Failing;
 use crate::backend::{Backend, PoolChange, PoolWord};
 use crate::decode::Phase;
 use crate::model::{
-    Asked, BlockReturned, Device, EventKind, Figures, Fraction, FreeCause, Graph, GraphChange, Name, Pool, PoolRefused,
-    PoolSet,
+    Asked, BlockReturned, Device, EventKind, Figures, Fraction, FreeCause, Graph, GraphChange, Name, OwnPool, Pool,
+    PoolRefused, PoolSet,
 };
 use crate::probes::{Field, PoolCall, RowInfo};
 
@@ -39,6 +39,8 @@ pub(in crate::pipeline) enum Effect {
     Fraction { device: u32, fraction: Fraction },
     /// A graph changes.
     Graph(Graph),
+    /// A pool of its own changes, on one device or on all.
+    OwnPool { device: Option<u32>, own: OwnPool },
     /// The wrong function was located: all its reports are ignored.
     Mislocated { symbol: Name },
 }
@@ -67,7 +69,13 @@ pub(super) const fn figures(kind: PoolCall) -> &'static [Figures] {
         | PoolCall::Fraction
         | PoolCall::GraphBegin
         | PoolCall::GraphEnd
-        | PoolCall::GraphReset => &[],
+        | PoolCall::GraphReset
+        | PoolCall::MemPoolMade
+        | PoolCall::MemPoolOfAllMade
+        | PoolCall::MemPoolGone
+        | PoolCall::OwnPoolBegin
+        | PoolCall::OwnPoolEnd
+        | PoolCall::OwnPoolRelease => &[],
     }
 }
 
@@ -94,12 +102,17 @@ pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
         (PoolCall::Fraction, _) => {
             Effect::Fraction { device: call.half(Field::Device)?, fraction: fraction(call.field(Field::Fraction)?)? }
         }
-        (PoolCall::GraphBegin, _) => {
-            let pool = (call.field(Field::PoolFirst)?, call.field(Field::PoolSecond)?);
-            graph(call, GraphChange::Begins { pool })?
-        }
+        (PoolCall::GraphBegin, _) => graph(call, GraphChange::Begins { pool: own_pool(call)? })?,
         (PoolCall::GraphEnd, _) => graph(call, GraphChange::Ends)?,
         (PoolCall::GraphReset, _) => graph(call, GraphChange::Reset)?,
+        (PoolCall::MemPoolMade, _) => made(call, true)?,
+        (PoolCall::MemPoolOfAllMade, _) => made(call, false)?,
+        (PoolCall::MemPoolGone, _) => {
+            Effect::OwnPool { device: None, own: OwnPool::Gone { handle: call.field(Field::Handle)? } }
+        }
+        (PoolCall::OwnPoolBegin, _) => of_device(call, OwnPool::Begins { pool: own_pool(call)? })?,
+        (PoolCall::OwnPoolEnd, _) => of_device(call, OwnPool::Ends { pool: own_pool(call)? })?,
+        (PoolCall::OwnPoolRelease, _) => of_device(call, OwnPool::Released { pool: own_pool(call)? })?,
         _ => return Ok(None),
     };
     Ok(Some(super::Effect::Pool(effect)))
@@ -113,6 +126,22 @@ fn fraction(bits: u64) -> Result<Fraction, Unusable> {
 
 fn graph(call: &RawCall<'_>, change: GraphChange) -> Result<Effect, Unusable> {
     Ok(Effect::Graph(Graph { handle: call.field(Field::Handle)?, change }))
+}
+
+/// The number of a pool of its own.
+fn own_pool(call: &RawCall<'_>) -> Result<(u64, u64), Unusable> {
+    Ok((call.field(Field::PoolFirst)?, call.field(Field::PoolSecond)?))
+}
+
+fn made(call: &RawCall<'_>, of_thread: bool) -> Result<Effect, Unusable> {
+    let own = OwnPool::Made { handle: call.field(Field::Handle)?, pool: own_pool(call)?, of_thread };
+    Ok(Effect::OwnPool { device: None, own })
+}
+
+/// A number of a device is one byte, and the rest of its register is undefined.
+fn of_device(call: &RawCall<'_>, own: OwnPool) -> Result<Effect, Unusable> {
+    let device = call.field(Field::Device)? as u8;
+    Ok(Effect::OwnPool { device: Some(device.into()), own })
 }
 
 fn pool_of(backend: &dyn Backend, row: &RowInfo) -> Pool {
@@ -204,6 +233,10 @@ impl Pools {
                 turn.emit(device, EventKind::PoolSet(PoolSet::Fraction(fraction)));
             }
             Effect::Graph(graph) => turn.emit(Device::None, EventKind::Graph(graph)),
+            Effect::OwnPool { device, own } => {
+                let device = device.map_or(Device::None, |device| turn.device_or_own(Some(device)));
+                turn.emit(device, EventKind::OwnPool(own));
+            }
             Effect::Mislocated { symbol } => self.is_mislocated(symbol, turn),
         }
     }

@@ -98,6 +98,7 @@ fn line(event: &Event) -> String {
         EventKind::DeviceMemory(memory) => write!(line, "device {} free {}", memory.total_bytes, memory.free_bytes),
         EventKind::PoolSet(PoolSet::Settings { text }) => write!(line, "settings {text}"),
         EventKind::PoolSet(PoolSet::Fraction(fraction)) => write!(line, "fraction {}", fraction.value()),
+        EventKind::OwnPool(own) => write!(line, "own pool {own:?}"),
         EventKind::Graph(graph) => write!(line, "graph {:x} {:?}", graph.handle, graph.change),
         EventKind::PoolRefused(refused) => write!(line, "pool refused {}", refused.size_bytes),
         EventKind::BlockReturned(BlockReturned { addr, size_bytes, allocation_id, active_bytes, .. }) => {

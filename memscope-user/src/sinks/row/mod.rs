@@ -109,6 +109,7 @@ impl<'a> Row<'a> {
             | EventKind::DeviceMemory(_)
             | EventKind::PoolSet(_)
             | EventKind::Graph(_)
+            | EventKind::OwnPool(_)
             | EventKind::ProcessEnd => None,
         }
     }

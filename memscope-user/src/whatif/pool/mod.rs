@@ -192,7 +192,7 @@ impl Pool {
     /// A free block of at least `size`, out of its rack: found, or made by the driver.
     fn obtain(&mut self, rack: u16, size: u64) -> Option<Id> {
         // A request of a private pool is made while a graph is captured: then streams are not asked.
-        let lazy = self.settings.lazy_reclaim && !self.racks.is_private(rack);
+        let lazy = self.settings.lazy_reclaim && self.racks.private(rack) == 0;
         let reclaimed = lazy && self.pending.len() > LAZY_PENDING;
         if reclaimed {
             self.reclaim();
@@ -219,7 +219,7 @@ impl Pool {
             return Some(id);
         }
         // Nor is the device synchronised: the request fails.
-        if self.racks.is_private(rack) {
+        if self.racks.private(rack) != 0 {
             return None;
         }
         self.device.calls.synchronize += 1;

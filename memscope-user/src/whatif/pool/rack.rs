@@ -64,9 +64,9 @@ impl Racks {
         &mut self.classes[usize::from(class)]
     }
 
-    /// Whether it is of a private pool.
-    pub(super) fn is_private(&self, rack: u16) -> bool {
-        self.all[usize::from(rack)].class > 1
+    /// Its private pool; 0: the default one.
+    pub(super) fn private(&self, rack: u16) -> u16 {
+        self.all[usize::from(rack)].class / 2
     }
 
     pub(super) fn is_small(&self, rack: u16) -> bool {

@@ -1,7 +1,7 @@
 //! Memory that the pool gives back to the driver.
 
-use super::Pool;
 use super::block::Id;
+use super::{Pool, Ticket};
 use crate::whatif::device::PAGE_BYTES;
 
 /// Classes of the default pool: large blocks and small ones.
@@ -14,9 +14,24 @@ impl Pool {
         self.release_cached();
     }
 
-    /// No graph uses a private pool any more.
+    /// Nothing holds a private pool any more.
     pub(in crate::whatif) fn released(&mut self, private: u16) {
         self.released.push(private);
+    }
+
+    /// Gives back the free memory of a private pool that nothing holds any more.
+    pub(in crate::whatif) fn empty_private(&mut self, private: u16) {
+        self.device.calls.synchronize += 1;
+        let racks = &self.racks;
+        let is_of_pool = |id: Id| racks.private(self.blocks.get(id).rack) == private;
+        let used: Vec<Ticket> =
+            self.pending.iter().filter(|(_, id)| is_of_pool(**id)).map(|(ticket, _)| *ticket).collect();
+        self.ready.retain(|ticket| !used.contains(ticket));
+        for ticket in used {
+            self.finish(ticket);
+        }
+        self.release_class(2 * private);
+        self.release_class(2 * private + 1);
     }
 
     /// Gives back all free memory of the default pool, large blocks first, and of private pools that no graph uses any more. After a
@@ -28,21 +43,25 @@ impl Pool {
         }
         let private = self.released.iter().flat_map(|private| [2 * private, 2 * private + 1]);
         for class in DEFAULT_CLASSES.into_iter().chain(private).collect::<Vec<_>>() {
-            let (mut plain, mut expandable) = (Vec::new(), Vec::new());
-            for id in self.racks.of_class(class) {
-                let block = self.blocks.get(id);
-                match (block.is_plain(), block.is_whole()) {
-                    (true, true) => plain.push(id),
-                    (true, false) => {}
-                    (false, _) => expandable.push(id),
-                }
+            self.release_class(class);
+        }
+    }
+
+    fn release_class(&mut self, class: u16) {
+        let (mut plain, mut expandable) = (Vec::new(), Vec::new());
+        for id in self.racks.of_class(class) {
+            let block = self.blocks.get(id);
+            match (block.is_plain(), block.is_whole()) {
+                (true, true) => plain.push(id),
+                (true, false) => {}
+                (false, _) => expandable.push(id),
             }
-            for id in plain {
-                self.release(id);
-            }
-            for id in expandable {
-                self.shrink(id);
-            }
+        }
+        for id in plain {
+            self.release(id);
+        }
+        for id in expandable {
+            self.shrink(id);
         }
     }
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::costs::Costs;
-use super::graphs::Graphs;
+use super::graphs::{Graphs, Unheld};
 use super::thread::{Grown, HANDLE, OfPool, Reserved, Thread};
 use super::uses::Uses;
 use super::words::{MAX_LANES, MAX_MARKS, Op, Slots};
 use super::{Lane, Mark, MarkOf, Requests, Source};
 use crate::hash::HashMap;
 use crate::model::{
-    Access, Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Graph, Mark as Marked,
+    Access, Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Mark as Marked,
     ModuleRole, OpPhase, Pool, PoolOperators, PoolRefused, PoolSet, Region, RegionKind, Setting,
 };
 use crate::whatif::device::PAGE_BYTES;
@@ -105,7 +105,15 @@ impl Process {
                     self.requests.total_bytes[usize::from(device)] = Some(memory.total_bytes);
                 }
             }
-            EventKind::Graph(graph) => self.graph(event.tid, graph),
+            EventKind::Graph(graph) => {
+                let unheld = self.graphs.change(event.tid, graph);
+                self.is_unheld(event, unheld);
+            }
+            EventKind::OwnPool(own) => {
+                let device = self.device(event.device);
+                let unheld = self.graphs.change_own(event.tid, device, own);
+                self.is_unheld(event, unheld);
+            }
             EventKind::PoolRefused(refused) => self.refused(event.tid, refused),
             EventKind::Alloc(alloc) if alloc.block.pool.is_driver() => self.driver_alloc(event, &alloc.block),
             EventKind::Free(free) if free.block.pool.is_driver() && free.cause.gave_back() => {
@@ -173,7 +181,7 @@ impl Process {
             return;
         }
         let stream = asked.stream.unwrap_or(0);
-        let private = self.graphs.pool_of(event.tid, stream);
+        let private = self.graphs.pool_of(event.tid, device, stream);
         let lane = self.lane(Lane { device, stream, private });
         let thread = self.threads.entry(event.tid).or_default();
         thread.used_lane(device, lane);
@@ -292,7 +300,8 @@ impl Process {
     fn cache_emptied(&mut self, event: &Event) {
         let thread = self.threads.entry(event.tid).or_default();
         for device in 0..self.requests.devices.len() {
-            thread.cache_emptied(event.time_ns, device as u8, &mut self.requests.words);
+            let device = device as u8;
+            thread.emptied(event.time_ns, device, Op::EmptyCache { device }, &mut self.requests.words);
         }
     }
 
@@ -319,10 +328,16 @@ impl Process {
         }
     }
 
-    fn graph(&mut self, tid: u32, graph: &Graph) {
-        let Some(private) = self.graphs.change(tid, graph) else { return };
+    fn is_unheld(&mut self, event: &Event, unheld: Option<Unheld>) {
+        let Some(Unheld { private, emptied }) = unheld else { return };
+        let thread = self.threads.entry(event.tid).or_default();
         for device in 0..self.requests.devices.len() {
-            self.requests.words.push(Op::PoolReleased { device: device as u8, private });
+            let device = device as u8;
+            self.requests.words.push(Op::PoolReleased { device, private });
+            if emptied {
+                let op = Op::PoolEmptied { device, private };
+                thread.emptied(event.time_ns, device, op, &mut self.requests.words);
+            }
         }
     }
 

@@ -5,8 +5,8 @@ use crate::analyses::script::{Script, observe};
 use crate::analyses::select::{Condition, Filter, Test};
 use crate::backend::ascend::pools;
 use crate::model::{
-    Device, DeviceMemory, EventKind, Fraction, Graph, GraphChange, Mark as Marked, PoolRefused, PoolSet, RunEnd,
-    Setting,
+    Device, DeviceMemory, EventKind, Fraction, Graph, GraphChange, Mark as Marked, OwnPool, PoolRefused, PoolSet,
+    RunEnd, Setting,
 };
 
 const MIB: u64 = 1 << 20;
@@ -123,6 +123,42 @@ fn captured_graphs_have_pools() {
     let alloc = |lane| Op::Alloc { lane, asked: 3 * MIB };
     assert_eq!(kinds, [alloc(0), alloc(1), alloc(0), Op::PoolReleased { device: 0, private: 1 }]);
     assert_eq!(found.lanes.iter().map(|lane| (lane.stream, lane.private)).collect::<Vec<_>>(), [(5, 0), (5, 1)]);
+}
+
+/// A pool that a program makes itself is emptied when its object goes: its segments, not the cache.
+#[test]
+fn pools_of_objects_are_emptied() {
+    let mut script = script();
+    let pool = (0, 1);
+    let place = |number: u64| SEGMENT + number * (64 << 20);
+    ask(&mut script, place(0), 3 * MIB, Some((place(0), 20 * MIB)));
+    free(&mut script, place(0));
+    for own in [OwnPool::Made { handle: 9, pool, of_thread: true }, OwnPool::Begins { pool }] {
+        script.event(EventKind::OwnPool(own));
+    }
+    ask(&mut script, place(1), 3 * MIB, Some((place(1), 20 * MIB)));
+    for own in [OwnPool::Ends { pool }, OwnPool::Released { pool }] {
+        script.event(EventKind::OwnPool(own));
+    }
+    free(&mut script, place(1));
+    script.event(EventKind::OwnPool(OwnPool::Gone { handle: 9 })).free(pools::HAL, place(1));
+    ask(&mut script, place(0), 2 * MIB, None);
+    let found = requests(&script);
+    let kinds: Vec<Op> = ops(&found).into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    let alloc = |lane, mib| Op::Alloc { lane, asked: mib * MIB };
+    let private = 1;
+    assert_eq!(
+        kinds,
+        [
+            alloc(0, 3),
+            Op::Free { slot: 0 },
+            alloc(1, 3),
+            Op::Free { slot: 0 },
+            Op::PoolReleased { device: 0, private },
+            Op::PoolEmptied { device: 0, private },
+            alloc(0, 2),
+        ]
+    );
 }
 
 /// What a script sets is kept in its order, each text once; a device's bytes are those of the last answer.

@@ -80,17 +80,16 @@ impl Thread {
         }
     }
 
-    /// The program emptied the cache: segments freed next are part of that.
-    pub(super) fn cache_emptied(&mut self, time_ns: u64, device: u8, words: &mut Words) {
+    /// The program has the pool give back memory, by `op`: segments freed next are part of that.
+    pub(super) fn emptied(&mut self, time_ns: u64, device: u8, op: Op, words: &mut Words) {
         self.emptied.retain(|emptied| emptied.device != device);
-        self.segment_freed(time_ns, device, words);
+        self.emptied.push(Emptied { time_ns, at: words.push(op), device });
     }
 
     /// A segment was freed.
     pub(super) fn segment_freed(&mut self, time_ns: u64, device: u8, words: &mut Words) {
         if self.emptied.iter().all(|emptied| emptied.device != device) {
-            let at = words.push(Op::EmptyCache { device });
-            self.emptied.push(Emptied { time_ns, at, device });
+            self.emptied(time_ns, device, Op::EmptyCache { device }, words);
         }
     }
 

@@ -28,6 +28,8 @@ pub(in crate::whatif) enum Op {
     Mark { index: u32 },
     /// No graph uses a private pool any more: what is free in it may be given back.
     PoolReleased { device: u8, private: u16 },
+    /// A private pool that is not needed any more gives its memory back.
+    PoolEmptied { device: u8, private: u16 },
     /// The program changes settings of the pools: those of this number.
     Settings { index: u32 },
     /// The program may have this part of a device.
@@ -60,6 +62,7 @@ const NOTHING: u32 = 4;
 const POOL_RELEASED: u32 = 5;
 const SETTINGS: u32 = 6;
 const FRACTION: u32 = 7;
+const POOL_EMPTIED: u32 = 8;
 
 /// The words of an operation, and their number.
 const fn encode(op: Op) -> ([u32; 3], usize) {
@@ -75,15 +78,18 @@ const fn encode(op: Op) -> ([u32; 3], usize) {
         Op::Settings { index } => ([other(SETTINGS, index), 0, 0], 1),
         Op::Fraction { device, fraction } => wide(FRACTION, device, fraction.value().to_bits()),
         Op::Mark { index } => ([other(MARK, index), 0, 0], 1),
-        Op::PoolReleased { device, private } => {
-            ([other(POOL_RELEASED, (device as u32) << 16 | private as u32), 0, 0], 1)
-        }
+        Op::PoolReleased { device, private } => of_private(POOL_RELEASED, device, private),
+        Op::PoolEmptied { device, private } => of_private(POOL_EMPTIED, device, private),
         Op::Nothing { words } => ([other(NOTHING, words as u32), 0, 0], words as usize),
     }
 }
 
 const fn other(kind: u32, low: u32) -> u32 {
     OTHER << 29 | kind << 24 | low
+}
+
+const fn of_private(kind: u32, device: u8, private: u16) -> ([u32; 3], usize) {
+    ([other(kind, (device as u32) << 16 | private as u32), 0, 0], 1)
 }
 
 const fn wide(kind: u32, device: u8, value: u64) -> ([u32; 3], usize) {
@@ -171,14 +177,16 @@ impl Iterator for Iter<'_> {
 
 fn decode_other(low: u32, rest: &[u32]) -> Option<(Op, usize)> {
     let value = low & ((1 << 24) - 1);
-    let device = value as u8;
+    let (device, private) = (value as u8, value as u16);
+    let upper = (value >> 16) as u8;
     let wide = || Some(u64::from(*rest.first()?) << 32 | u64::from(*rest.get(1)?));
     Some(match low >> 24 {
         EMPTY_CACHE => (Op::EmptyCache { device }, 0),
         OTHERS => (Op::Others { device, bytes: wide()?.cast_signed() }, 2),
         RESERVED => (Op::Reserved { device, bytes: wide()? }, 2),
         MARK => (Op::Mark { index: value }, 0),
-        POOL_RELEASED => (Op::PoolReleased { device: (value >> 16) as u8, private: value as u16 }, 0),
+        POOL_RELEASED => (Op::PoolReleased { device: upper, private }, 0),
+        POOL_EMPTIED => (Op::PoolEmptied { device: upper, private }, 0),
         SETTINGS => (Op::Settings { index: value }, 0),
         FRACTION => (Op::Fraction { device, fraction: Fraction::of(f64::from_bits(wide()?)) }, 2),
         _ => (Op::Nothing { words: value as u8 }, (value as usize).saturating_sub(1)),
@@ -235,6 +243,7 @@ mod tests {
             Op::Reserved { device: 2, bytes: 1 << 40 },
             Op::Mark { index: MAX_MARKS - 1 },
             Op::PoolReleased { device: 255, private: 8192 },
+            Op::PoolEmptied { device: 255, private: 8192 },
             Op::Settings { index: (1 << 24) - 1 },
             Op::Fraction { device: 254, fraction: Fraction::of(0.3) },
             Op::Nothing { words: 3 },

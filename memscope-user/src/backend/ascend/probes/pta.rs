@@ -2,7 +2,7 @@
 
 use memscope_common::{Fetch, When};
 
-use crate::probes::{CallKind, Field, Layer, Locator, PoolCall, ProbeSpec};
+use crate::probes::{CallKind, Field, Layer, Locator, PoolCall, PoolFunction, ProbeSpec};
 
 const PTA: ProbeSpec = ProbeSpec {
     layer: Layer::Pta,
@@ -24,6 +24,16 @@ const CAPTURE_BEGIN: ProbeSpec = ProbeSpec {
     fields: &[(Field::Handle, Fetch::arg(0)), (Field::PoolFirst, Fetch::arg(1)), (Field::PoolSecond, Fetch::arg(2))],
     ..GRAPH
 };
+
+// void NpuCachingAllocator::beginAllocateToPool(c10::DeviceIndex device, MempoolId_t pool, std::function<bool(aclrtStream)> filter)
+/// The same without a filter: `endAllocateToPool`, `releasePool`.
+const OWN_POOL: ProbeSpec = ProbeSpec {
+    fields: &[(Field::Device, Fetch::arg(1)), (Field::PoolFirst, Fetch::arg(2)), (Field::PoolSecond, Fetch::arg(3))],
+    ..PTA
+};
+// c10_npu::MemPool::MemPool(std::shared_ptr<NPUAllocator> allocator, bool is_user_created, …)
+/// It gives the pool its number, so at its end.
+const MEM_POOL: ProbeSpec = ProbeSpec { when: When::OwnReturn, ..PTA };
 
 pub(super) const ROWS: &[ProbeSpec] = &[
     // void torch_npu::profiler::reportMemoryDataToNpuProfiler(const MemoryUsage &data): hidden, called for every block
@@ -102,4 +112,47 @@ pub(super) const ROWS: &[ProbeSpec] = &[
     ProbeSpec { symbol: "_ZN7c10_npu8NPUGraph11capture_endEv", meaning: CallKind::Pool(PoolCall::GraphEnd), ..GRAPH },
     // void c10_npu::NPUGraph::reset(), also where the graph was reset before, and when its object goes
     ProbeSpec { symbol: "_ZN7c10_npu8NPUGraph5resetEv", meaning: CallKind::Pool(PoolCall::GraphReset), ..GRAPH },
+    ProbeSpec {
+        symbol: "NpuCachingAllocator::beginAllocateToPool",
+        locator: Some(Locator::PtaPool(PoolFunction::Begin)),
+        meaning: CallKind::Pool(PoolCall::OwnPoolBegin),
+        ..OWN_POOL
+    },
+    ProbeSpec {
+        symbol: "NpuCachingAllocator::endAllocateToPool",
+        locator: Some(Locator::PtaPool(PoolFunction::End)),
+        meaning: CallKind::Pool(PoolCall::OwnPoolEnd),
+        ..OWN_POOL
+    },
+    ProbeSpec {
+        symbol: "NpuCachingAllocator::releasePool",
+        locator: Some(Locator::PtaPool(PoolFunction::Release)),
+        meaning: CallKind::Pool(PoolCall::OwnPoolRelease),
+        ..OWN_POOL
+    },
+    // Releases that count the object among those that hold the pool, from 2.9.0.post9 to 2.12: the number is behind the allocator, a
+    // shared pointer.
+    ProbeSpec {
+        symbol: "_ZN7c10_npu7MemPoolC1ESt10shared_ptrINS_19NPUCachingAllocator12NPUAllocatorEEb",
+        meaning: CallKind::Pool(PoolCall::MemPoolOfAllMade),
+        fields: &[
+            (Field::Handle, Fetch::arg(0)),
+            (Field::PoolFirst, Fetch::memory(0, 24)),
+            (Field::PoolSecond, Fetch::memory(0, 32)),
+        ],
+        ..MEM_POOL
+    },
+    // From 2.13 on, with `bool use_on_oom, bool no_split`: the object does not keep the allocator.
+    ProbeSpec {
+        symbol: "_ZN7c10_npu7MemPoolC1ESt10shared_ptrINS_19NPUCachingAllocator12NPUAllocatorEEbbb",
+        meaning: CallKind::Pool(PoolCall::MemPoolMade),
+        fields: &[
+            (Field::Handle, Fetch::arg(0)),
+            (Field::PoolFirst, Fetch::memory(0, 8)),
+            (Field::PoolSecond, Fetch::memory(0, 16)),
+        ],
+        ..MEM_POOL
+    },
+    // c10_npu::MemPool::~MemPool()
+    ProbeSpec { symbol: "_ZN7c10_npu7MemPoolD1Ev", meaning: CallKind::Pool(PoolCall::MemPoolGone), ..GRAPH },
 ];
