@@ -195,6 +195,7 @@ impl Script {
             holders: Vec::new(),
             garbage_blocks: 0,
             unknown_blocks: 0,
+            left_out: None,
             held_as,
         };
         let look = Look { number: 1, at: LookedAt::End, outcome: Looked::Place(Box::new(place)) };

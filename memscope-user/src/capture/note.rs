@@ -144,6 +144,9 @@ pub enum Note {
         holders: Vec<(String, bool)>,
         /// The blocks.
         blocks: Vec<LookBlock>,
+        /// Why memory of the process was left out, if some was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        left_out: Option<String>,
     },
     /// Holders were not looked for.
     NoLook {
@@ -363,7 +366,10 @@ impl Note {
             }
             Self::Settings { settings, .. } => settings.truncate(settings::NAMES.len()),
             Self::End { reason } | Self::NoLook { reason, .. } => cut(reason),
-            Self::LookEnds { holders, blocks, .. } => {
+            Self::LookEnds { holders, blocks, left_out, .. } => {
+                if let Some(left_out) = left_out {
+                    cut_to(left_out, MAX_HOLDER_TEXT);
+                }
                 holders.truncate(MAX_HOLDERS);
                 for (path, _) in holders.iter_mut() {
                     cut_to(path, MAX_HOLDER_TEXT);

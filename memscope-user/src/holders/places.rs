@@ -85,13 +85,21 @@ pub enum Cut {
     /// The time ran out.
     #[error("the processors were busy, and the time for it ran out")]
     Time,
+    /// Some is swapped out, and reading it would bring it in.
+    #[error("{mib} MiB of its host memory are swapped out")]
+    Swapped {
+        /// MiB, rounded up.
+        mib: u64,
+    },
 }
 
 impl Cut {
     pub(super) fn of(figures: &Figures) -> Option<Self> {
         match figures {
             Figures { is_late: true, .. } => Some(Self::Time),
-            figures => figures.is_partial().then_some(Self::Memory),
+            figures if figures.is_partial() => Some(Self::Memory),
+            Figures { swapped_bytes: 0, .. } => None,
+            Figures { swapped_bytes, .. } => Some(Self::Swapped { mib: swapped_bytes.div_ceil(1 << 20) }),
         }
     }
 }
@@ -101,7 +109,7 @@ impl Cut {
 pub struct FoundPlaces {
     /// In the order of the question.
     pub places: Vec<FoundPlace>,
-    /// Memory was left out, at a bound: holders may be missing.
+    /// Memory was left out: holders may be missing.
     pub cut: Option<Cut>,
     /// Its cost.
     pub effort: Effort,
@@ -209,4 +217,19 @@ fn by_place(places: &[Vec<(u64, u64)>], held: Vec<Held>, keys: bool) -> Vec<Foun
         FoundPlace { holders: holders.into_iter().map(|holder| (holder.path, holder.is_sure)).collect(), blocks }
     };
     places.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The gravest reason is given.
+    #[test]
+    fn why_memory_was_left_out() {
+        let swapped = Figures { swapped_bytes: (2 << 20) + 1, ..Figures::default() };
+        let partial = Figures { left_out_bytes: 1, ..swapped };
+        let late = Figures { is_late: true, ..partial };
+        let said = [Figures::default(), swapped, partial, late].map(|figures| Cut::of(&figures));
+        assert_eq!(said, [None, Some(Cut::Swapped { mib: 3 }), Some(Cut::Memory), Some(Cut::Time)]);
+    }
 }

@@ -77,6 +77,8 @@ pub struct PlaceLook {
     pub garbage_blocks: u64,
     /// Of these blocks those without a holder.
     pub unknown_blocks: u64,
+    /// Why memory of the process was left out, if some was: holders may be missing.
+    pub left_out: Option<String>,
     /// The purposes that holders show: numbers of blocks ([`Block::allocation_id`]).
     pub held_as: Vec<(u64, HeldAs)>,
 }

@@ -69,11 +69,12 @@ impl Looks {
         place: u32,
         holders: Vec<(String, bool)>,
         found: &[LookBlock],
+        left_out: Option<String>,
         blocks: Option<&Blocks>,
     ) -> Option<Look> {
         let begun = self.0.iter().rev().find(|begun| (begun.look, begun.pid) == (look, pid))?;
         let place = begun.places.get(place as usize)?.as_ref()?;
-        let outcome = place.looked(holders, found, blocks?)?;
+        let outcome = PlaceLook { left_out, ..place.looked(holders, found, blocks?)? };
         Some(Look { number: look, at: begun.at, outcome: Looked::Place(Box::new(outcome)) })
     }
 }
@@ -119,6 +120,7 @@ impl Place {
             holders,
             garbage_blocks,
             unknown_blocks,
+            left_out: None,
             held_as: purposes,
         })
     }
@@ -128,9 +130,9 @@ impl Pipeline {
     /// Reports what came of a look.
     pub(super) fn apply_look(&mut self, time_ns: u64, note: Note) {
         match note {
-            Note::LookEnds { look, pid, place, holders, blocks } => {
+            Note::LookEnds { look, pid, place, holders, blocks, left_out } => {
                 let of_process = self.processes.get(&pid).map(Process::blocks);
-                if let Some(look) = self.looks.end((look, pid), place, holders, &blocks, of_process) {
+                if let Some(look) = self.looks.end((look, pid), place, holders, &blocks, left_out, of_process) {
                     self.shared.looked(time_ns, pid, look);
                 }
             }

@@ -16,7 +16,7 @@ use crate::{
     capture::{LookBlock, LookMoment, Note, note_record},
     crew::{self, Crew, Post},
     error_chain,
-    holders::{Budget, FoundPlaces, NotLooked, OpenError, Process, of_places},
+    holders::{Budget, Cut, FoundPlaces, NotLooked, OpenError, Process, of_places},
     os::{clock::monotonic_ns, priority},
     pipeline::ToLookAt,
     ring::{self, Reader},
@@ -258,7 +258,7 @@ fn take(Job { look, at, processes, .. }: &Job, notes: &ring::Notes, keys: bool, 
 fn report(found: &FoundPlaces, pid: u32, speaker: &Speaker) {
     let (took, mib) = (Duration::from_nanos(found.effort.time_ns), found.effort.scanned_bytes >> 20);
     speaker.debug(format_args!("looked at who holds blocks of process {pid}: {took:.1?}, {mib} MiB of host memory"));
-    if let Some(cut) = found.cut {
+    if let Some(cut) = found.cut.filter(|cut| !matches!(cut, Cut::Swapped { .. })) {
         speaker.info(format_args!(
             "holders in process {pid} may be missing: {cut}; `memscope-bpf holders {pid}` looks at more"
         ));
@@ -267,6 +267,7 @@ fn report(found: &FoundPlaces, pid: u32, speaker: &Speaker) {
 
 /// A note for each place.
 fn each(found: &FoundPlaces, (look, pid): (u32, u32), send: impl Fn(&Note)) {
+    let left_out = found.cut.map(|cut| cut.to_string());
     for (place, found) in (0..).zip(&found.places).filter(|(_, found)| !found.blocks.is_empty()) {
         let block = |block: &crate::holders::FoundBlock| LookBlock {
             addr: block.address,
@@ -275,7 +276,8 @@ fn each(found: &FoundPlaces, (look, pid): (u32, u32), send: impl Fn(&Note)) {
             held_as: block.held_as,
         };
         let blocks = found.blocks.iter().map(block).collect();
-        send(&Note::LookEnds { look, pid, place, holders: found.holders.clone(), blocks });
+        let left_out = left_out.clone();
+        send(&Note::LookEnds { look, pid, place, holders: found.holders.clone(), blocks, left_out });
     }
 }
 

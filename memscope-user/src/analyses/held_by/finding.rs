@@ -29,6 +29,9 @@ pub struct HeldPlace {
     pub garbage_blocks: u64,
     /// Of these blocks those without a holder.
     pub unknown_blocks: u64,
+    /// Why memory of the process was left out: holders may be missing. Absent if none was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
 }
 
 /// What held the blocks of a process on a device, as read out of its host memory.
@@ -57,9 +60,10 @@ pub(crate) type PlaceKey = (Device, Pool, Stacks, Option<u64>);
 
 impl HeldPlace {
     pub(super) fn of(place: &PlaceLook) -> Self {
-        let PlaceLook { block, live, looked_at_blocks, holders, garbage_blocks, unknown_blocks, .. } = place.clone();
+        let PlaceLook { block, live, looked_at_blocks, holders, garbage_blocks, unknown_blocks, left_out, .. } =
+            place.clone();
         let (pool, each_bytes, stacks) = (block.pool, block.size_of_place(), block.stacks);
-        Self { pool, each_bytes, stacks, live, looked_at_blocks, holders, garbage_blocks, unknown_blocks }
+        Self { pool, each_bytes, stacks, live, looked_at_blocks, holders, garbage_blocks, unknown_blocks, left_out }
     }
 
     /// Whether a smaller part of the blocks has a sure holder, or any, than of another look at the place.

@@ -155,6 +155,7 @@ mod tests {
             holders,
             garbage_blocks,
             unknown_blocks,
+            left_out: None,
             held_as: Vec::new(),
         };
         EventKind::Looked(Arc::new(Look { number, at, outcome: Looked::Place(Box::new(place)) }))

@@ -126,7 +126,17 @@ impl Counts {
     }
 }
 
-fn lines_of(place: &HeldPlace, Counts { all, none, when }: &Counts) -> Vec<String> {
+/// What held them, and why more may have where that is not known of all.
+fn lines_of(place: &HeldPlace, counts: &Counts) -> Vec<String> {
+    let mut lines = holders_of(place, counts);
+    let is_known = place.holders.iter().any(|holder| holder.is_sure) && place.unknown_blocks == 0;
+    if let Some(left_out) = place.left_out.as_ref().filter(|_| !is_known) {
+        lines.push(format!("holders may be missing: {}", OneLine(left_out)));
+    }
+    lines
+}
+
+fn holders_of(place: &HeldPlace, Counts { all, none, when }: &Counts) -> Vec<String> {
     let HeldPlace { holders, garbage_blocks, unknown_blocks, .. } = place;
     let Some(best) = holders.first() else {
         return vec![match unknown_blocks {
@@ -181,6 +191,7 @@ mod tests {
             holders: holders.iter().map(path).collect(),
             garbage_blocks: 0,
             unknown_blocks: 0,
+            left_out: None,
         }
     }
 
@@ -243,6 +254,18 @@ mod tests {
         assert_eq!(said(&found(Vec::new())), [""; 0]);
         let ended = HeldBy { process_end_ns: Some(7_000_000_000), ..found(vec![place(3, 3, &[("m.a", true, 3)])]) };
         assert_eq!(said(&ended), ["still held by: m.a  (3 of 3 blocks, 1.5 s before the process ended)"]);
+    }
+
+    /// Memory that was not read is named where a holder is missing or unsure, and nowhere else.
+    #[test]
+    fn memory_left_out() {
+        let left_out = Some("3 MiB of its host memory are swapped out".to_owned());
+        let last = |place: HeldPlace| said(&found(vec![HeldPlace { left_out: left_out.clone(), ..place }])).pop();
+        let line = Some("holders may be missing: 3 MiB of its host memory are swapped out".to_owned());
+        assert_eq!(last(HeldPlace { unknown_blocks: 2, ..place(2, 2, &[]) }), line);
+        assert_eq!(last(HeldPlace { unknown_blocks: 1, ..place(2, 2, &[("m.a", true, 1)]) }), line);
+        assert_eq!(last(place(2, 2, &[("m.a", false, 2)])), line);
+        assert_eq!(last(place(2, 2, &[("m.a", true, 2)])), Some("still held by: m.a  (2 of 2 blocks)".to_owned()));
     }
 
     /// At a failed request its own look is preferred, else the other one.

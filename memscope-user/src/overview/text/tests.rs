@@ -158,6 +158,7 @@ fn holders_of_places() {
         holders,
         garbage_blocks: 0,
         unknown_blocks: 0,
+        left_out: None,
     };
     let places = vec![
         place("serve.py(20): put", vec![holder("m.cache['k'][*]", 38), holder("m.b", 2), holder("m.c", 1)]),

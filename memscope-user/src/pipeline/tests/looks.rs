@@ -21,7 +21,7 @@ fn ends(look: u32, place: u32, blocks: &[(u64, &[u8], bool)]) -> Note {
         held_as: None,
     };
     let holders = vec![("m.b".to_owned(), false), ("m.a[*]".to_owned(), true), ("m.nothing".to_owned(), true)];
-    Note::LookEnds { look, pid: 7, place, holders, blocks: blocks.iter().map(block).collect() }
+    Note::LookEnds { look, pid: 7, place, holders, blocks: blocks.iter().map(block).collect(), left_out: None }
 }
 
 /// A look at three blocks, and this outcome: meanwhile the second is freed, and its address handed out again.
@@ -64,7 +64,8 @@ fn what_is_read_is_of_the_same_blocks() {
 fn purposes_of_live_blocks() {
     let found = |addr, held_as| LookBlock { addr, by: vec![0], garbage: false, held_as };
     let blocks = vec![found(0x1000, Some(HeldAs::Gradient)), found(0x2000, Some(HeldAs::Weight)), found(0x3000, None)];
-    let ends = Note::LookEnds { look: 3, pid: 7, place: 0, holders: vec![("m.a".to_owned(), true)], blocks };
+    let ends =
+        Note::LookEnds { look: 3, pid: 7, place: 0, holders: vec![("m.a".to_owned(), true)], blocks, left_out: None };
     let purposes: Vec<Vec<(u64, HeldAs)>> = events(&reused(&ends))
         .iter()
         .filter_map(|event| match &event.kind {
