@@ -15,7 +15,7 @@ use crate::{
     error_chain,
     kernel::{Kernel, KernelError, Point, PointKind, same_file::Likeness, semaphore::Place},
     locate::{
-        hidden::{self, CallSite, Evidence, Located},
+        hidden::{self, CallSite, Evidence, Located, NotLocated},
         mstx_copies,
         ops::{self, OpsPlan},
         site::{self, Function, Site, SiteUse},
@@ -114,6 +114,7 @@ impl Libraries {
                     // Another row is for it.
                     Ok(None) => {}
                     // Builds without it lack nothing else.
+                    Err(NotLocated::NoGraphs) => plan.library.absent.push(spec.symbol),
                     Err(_) if matches!(locator, Locator::PtaMethod { .. }) => plan.library.absent.push(spec.symbol),
                     Err(error) => {
                         let reason = (spec.symbol, error_chain(&error));

@@ -98,6 +98,9 @@ pub enum NotLocated {
         /// The entry.
         entry: usize,
     },
+    /// Nothing in it captures graphs.
+    #[error("the library has no functions that capture graphs")]
+    NoGraphs,
     /// No entries, or others than in all known versions.
     #[error("graphs use entries {found:?} of the allocator's table for pools of their own, expected three in a row")]
     PoolEntries {

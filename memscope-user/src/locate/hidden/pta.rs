@@ -175,11 +175,14 @@ impl<'a> Search<'a> {
             Pointer::Offset(name) if name.is(POINTER) => Some(relocation.slot),
             _ => None,
         });
-        let slot = slots.take(2).collect::<Vec<_>>();
-        let &[slot] = &slot[..] else { return Err(NotLocated::NoImport { symbol: POINTER }) };
+        let slots: Vec<u64> = slots.take(2).collect();
+        let &[slot] = &slots[..] else { return Err(NotLocated::NoGraphs) };
         let mut entries: [BTreeSet<usize>; 3] = Default::default();
         for (symbols, entries) in GRAPHS.iter().zip(&mut entries) {
             let starts = self.elf.resolve(symbols)?;
+            if starts.is_empty() {
+                return Err(NotLocated::NoGraphs);
+            }
             let functions = starts.iter().filter_map(|start| self.functions.starting(start.vaddr));
             entries.extend(functions.flat_map(|function| object::entries(&self.code, function, slot)));
         }
