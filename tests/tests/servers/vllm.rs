@@ -1,8 +1,10 @@
 //! Serving with vLLM and vllm-ascend: in the process that asks, and by its server of HTTP.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
-use memscope_tests::harness::tracer::{Run, Tracer};
+use memscope_tests::harness::document::document;
+use memscope_tests::harness::tracer::{Run, Tracer, tracer_path};
 use memscope_tests::torch::bench::{Program, go_on};
 use memscope_tests::torch::checks::{driver, runtime_blocks};
 use memscope_tests::torch::pool::{Block, Change, Driver, Pool};
@@ -35,6 +37,7 @@ fn serves(kind: &str, marks: usize) {
     assert_eq!(truth.marks.len(), marks);
     assert!(run.stdout.contains("tokens 8 8 8 8"), "{}", run.stdout);
     assert_eq!(accused_of_growth(&run.json(), truth.pid()), 0);
+    assert_replayed(&run, truth.pid());
     compare(&format!("offline, {kind}"), &run, &[truth]);
 }
 
@@ -69,8 +72,21 @@ fn sleep() {
     let calls = driver(&run.journal(), &run.rows());
     // Each of the pool's blocks has its memory given back and taken again.
     assert!(calls.frees >= said(&run, "own pool ").0, "{calls:?}");
+    assert_replayed(&run, truth.pid());
     // At the peak all of them have memory, and none of torch_npu's segments is unknown.
     assert_eq!(segments(&run, truth.pid(), "peak"), [("segments_nested".to_owned(), gone)]);
+}
+
+/// The recording is reproduced to its last request, with the pools that vLLM makes for its own allocator.
+fn assert_replayed(run: &Run, pid: u32) {
+    let capture = run.folder.capture();
+    let output = Command::new(tracer_path()).arg("whatif").arg(capture).args(["--quick", "--json"]).output();
+    let answers = document(&output.expect("started").stdout);
+    let mut processes = answers["processes"].as_array().expect("processes").iter();
+    let of_engine = processes.find(|answer| answer["pid"] == pid).expect("the engine's");
+    let check = &of_engine["check"];
+    println!("replayed: {} of {} events", check["agreeing"], check["events"]);
+    assert!(check["events"].as_u64() > Some(100) && check["agreeing"] == check["events"], "{check:#}");
 }
 
 /// Asleep to the end, its blocks are there, and their memory is not.

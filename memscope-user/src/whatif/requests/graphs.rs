@@ -208,6 +208,12 @@ impl Graphs {
         self.release(id).map(|private| Unheld { private, emptied: false })
     }
 
+    /// Whether an object holds a pool.
+    pub(super) fn is_of_object(&self, private: u16) -> bool {
+        let mut held = self.objects.values().filter_map(|object| self.pools.get(&object.id));
+        held.any(|(held, _)| *held == private)
+    }
+
     /// The pool that a request is made to: of the uses under way the first asked that takes it; 0 is the default one.
     pub(super) fn pool_of(&mut self, tid: u32, device: u8, stream: u64) -> u16 {
         let takes = |of_use: &mut Use| of_use.takes(tid, device, stream).then_some(of_use.private);

@@ -45,6 +45,8 @@ struct DriverBlock {
     device: u8,
     bytes: u64,
     segment: bool,
+    /// The segment is of a pool that an object `MemPool` holds, and may be from an allocator of the program's own.
+    of_object: bool,
 }
 
 /// The facts about a process.
@@ -189,7 +191,8 @@ impl Process {
         if let Some(asked_ns) = asked.time_ns {
             self.costs.add(event.time_ns.saturating_sub(asked_ns), &of_pool);
         }
-        self.are_of_pool(of_pool);
+        let of_object = private > 0 && self.graphs.is_of_object(private);
+        self.are_of_pool(of_pool, of_object);
         self.older(device, &block, used_bytes, total_bytes);
         self.reserved(device, total_bytes);
         if left_out {
@@ -345,7 +348,7 @@ impl Process {
         let thread = self.threads.entry(tid).or_default();
         let (of_pool, failed) = thread.refused(refused.asked_ns, &mut self.requests.words);
         let lane = failed.and_then(|(_, device)| thread.lane(device));
-        self.are_of_pool(of_pool);
+        self.are_of_pool(of_pool, false);
         let Some((at, device)) = failed else { return };
         let lane = lane.unwrap_or_else(|| self.lane(Lane { device, stream: 0, private: 0 }));
         self.requests.words.replace(at, Op::Failed { lane, asked: refused.size_bytes });
@@ -353,19 +356,21 @@ impl Process {
     }
 
     /// These driver calls were made for a request.
-    fn are_of_pool(&mut self, of_pool: OfPool) {
+    fn are_of_pool(&mut self, of_pool: OfPool, of_object: bool) {
         for Grown { key, device, at, .. } in of_pool.segments {
             self.requests.words.replace(at, Op::Nothing { words: 3 });
             let api = if key & HANDLE != 0 { AllocApi::Create } else { AllocApi::Alloc };
             if let Some(block) = self.driver.get_mut(&(api, key & !HANDLE)) {
                 block.segment = true;
+                block.of_object = of_object;
             }
             if api == AllocApi::Alloc {
                 self.requests.segments[usize::from(device)].push(key);
             }
         }
         for Reserved { device, addr, .. } in of_pool.reservations {
-            self.requests.expandable = true;
+            // An allocator of the program's own may make reservations for plain segments.
+            self.requests.expandable |= !of_object;
             self.requests.segments[usize::from(device)].push(addr);
         }
     }
@@ -380,7 +385,7 @@ impl Process {
         let at = self.others(device, bytes.cast_signed());
         let held = &mut self.held_bytes[usize::from(device)];
         *held = held.saturating_add(bytes);
-        self.driver.insert((api, addr), DriverBlock { device, bytes, segment: false });
+        self.driver.insert((api, addr), DriverBlock { device, bytes, segment: false, of_object: false });
         let key = if api == AllocApi::Create { addr | HANDLE } else { addr };
         let grown = Grown { time_ns: event.time_ns, key, device, bytes, at };
         // The runtime sets a device up at the first request: that memory is its own.
@@ -390,10 +395,18 @@ impl Process {
     }
 
     fn driver_free(&mut self, event: &Event, block: &Block) {
-        let Some(DriverBlock { device, bytes, segment }) = self.driver.remove(&(block.api, block.addr)) else { return };
+        let Some(known) = self.driver.remove(&(block.api, block.addr)) else { return };
+        let DriverBlock { device, bytes, segment, of_object } = known;
         let held = &mut self.held_bytes[usize::from(device)];
         *held = held.saturating_sub(bytes);
         let thread = self.threads.entry(event.tid).or_default();
+        if segment && of_object && block.api == AllocApi::Create && !self.requests.expandable {
+            // The program's allocator takes the memory of a segment away, unless the pool gives the segment back; the pool keeps it.
+            if !thread.is_emptying(device) {
+                self.others(device, -bytes.cast_signed());
+            }
+            return;
+        }
         if segment {
             thread.segment_freed(event.time_ns, device, &mut self.requests.words);
             return;
@@ -433,13 +446,14 @@ fn is_pool(pool: Pool) -> bool {
 
 /// Peaks of others' memory, by device, as far as known at the end.
 fn others_peaks(requests: &Requests) -> Vec<u64> {
-    let mut held = vec![(0_u64, 0_u64); requests.devices.len()];
+    // Below 0 where the program took memory of segments away.
+    let mut held = vec![(0_i64, 0_i64); requests.devices.len()];
     for op in requests.words.iter() {
         if let Op::Others { device, bytes } = op {
             let (now, peak) = &mut held[usize::from(device)];
-            *now = now.saturating_add_signed(bytes);
+            *now = now.saturating_add(bytes);
             *peak = (*peak).max(*now);
         }
     }
-    held.into_iter().map(|(_, peak)| peak).collect()
+    held.into_iter().map(|(_, peak)| peak.cast_unsigned()).collect()
 }

@@ -161,6 +161,33 @@ fn pools_of_objects_are_emptied() {
     );
 }
 
+/// An allocator of the program's own takes the memory of a segment away and gives it back, as vLLM's sleep mode does: the cache is not emptied,
+/// nothing is expandable, and the memory is not others' on top.
+#[test]
+fn segments_that_sleep() {
+    let mut script = script();
+    let (pool, place) = ((0, 1), SEGMENT + (64 << 20));
+    ask(&mut script, SEGMENT, 3 * MIB, Some((SEGMENT, 20 * MIB)));
+    for own in [OwnPool::Made { handle: 9, pool, of_thread: false }, OwnPool::Begins { pool }] {
+        script.event(EventKind::OwnPool(own));
+    }
+    let asked_ns = script.now();
+    script.reserve(place, 20 * MIB).create(0x77, 20 * MIB).map(place, 20 * MIB, 0x77);
+    script.pool_alloc(pools::PTA, place, 3 * MIB + 512, 40 * MIB).asked(asked_ns, 5, 3 * MIB);
+    for own in [OwnPool::Ends { pool }, OwnPool::Released { pool }] {
+        script.event(EventKind::OwnPool(own));
+    }
+    script.unmap(place).free(pools::HAL, 0x77).create(0x78, 20 * MIB).map(place, 20 * MIB, 0x78);
+    ask(&mut script, SEGMENT + 4 * MIB, 2 * MIB, None);
+    let found = requests(&script);
+    let kinds: Vec<Op> = ops(&found).into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    let alloc = |lane, mib| Op::Alloc { lane, asked: mib * MIB };
+    let others = |bytes| Op::Others { device: 0, bytes };
+    assert_eq!(kinds, [alloc(0, 3), alloc(1, 3), others(-(20 << 20)), others(20 << 20), alloc(0, 2)]);
+    assert_eq!((found.expandable, &found.others_peak_bytes), (false, &vec![0]));
+    assert_eq!(found.segments, [[SEGMENT, place]]);
+}
+
 /// What a script sets is kept in its order, each text once; a device's bytes are those of the last answer.
 #[test]
 fn scripts_set_rules() {

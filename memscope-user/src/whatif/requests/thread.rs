@@ -86,9 +86,14 @@ impl Thread {
         self.emptied.push(Emptied { time_ns, at: words.push(op), device });
     }
 
+    /// Whether the program has the pool of a device give back memory, or a segment of it was freed, since the last call to the pool.
+    pub(super) fn is_emptying(&self, device: u8) -> bool {
+        self.emptied.iter().any(|emptied| emptied.device == device)
+    }
+
     /// A segment was freed.
     pub(super) fn segment_freed(&mut self, time_ns: u64, device: u8, words: &mut Words) {
-        if self.emptied.iter().all(|emptied| emptied.device != device) {
+        if !self.is_emptying(device) {
             self.emptied(time_ns, device, Op::EmptyCache { device }, words);
         }
     }
