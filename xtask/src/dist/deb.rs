@@ -26,11 +26,13 @@ pub(super) struct Texts {
     pages: PathBuf,
     /// Completions and where they belong.
     completions: Vec<(&'static str, String)>,
+    /// Licences of its parts.
+    licences: String,
 }
 
 impl Texts {
     /// Asks a program that runs here.
-    pub(super) fn of(tool: &Path, folder: &Path) -> Result<Self> {
+    pub(super) fn of(tool: &Path, folder: &Path, licences: String) -> Result<Self> {
         const SHELLS: [(&str, &str); 3] = [
             ("bash", "usr/share/bash-completion/completions/memscope-bpf"),
             ("zsh", "usr/share/zsh/vendor-completions/_memscope-bpf"),
@@ -39,7 +41,7 @@ impl Texts {
         run_quietly(program(tool).arg("manual").arg(folder))?;
         let completion = |(shell, path)| Ok((path, output(program(tool).args(["completions", shell]))?));
         let completions = SHELLS.into_iter().map(completion).collect::<Result<_>>()?;
-        Ok(Self { pages: folder.to_owned(), completions })
+        Ok(Self { pages: folder.to_owned(), completions, licences })
     }
 }
 
@@ -62,9 +64,10 @@ pub(super) fn pack(arch: &Arch, tool: &Path, texts: &Texts, out: &Path) -> Resul
         stage.add(&format!("usr/lib/systemd/system/{unit}"), &text, 0o644)?;
     }
     let documents = format!("usr/share/doc/{PACKAGE}");
-    let licences = ["LICENSE", "LICENSE-MIT", "LICENSE-APACHE", "LICENSE-GPL-2.0"];
-    let texts: Vec<Vec<u8>> = licences.into_iter().map(|name| read(&root().join(name))).collect::<Result<_>>()?;
-    stage.add(&format!("{documents}/copyright"), &texts.join(&b"\n\n"[..]), 0o644)?;
+    let own = ["LICENSE", "LICENSE-MIT", "LICENSE-APACHE", "LICENSE-GPL-2.0"];
+    let mut copyright: Vec<Vec<u8>> = own.into_iter().map(|name| read(&root().join(name))).collect::<Result<_>>()?;
+    copyright.push(texts.licences.as_bytes().to_vec());
+    stage.add(&format!("{documents}/copyright"), &copyright.join(&b"\n\n"[..]), 0o644)?;
     stage.add(&format!("{documents}/README.md"), &read(&root().join("README.md"))?, 0o644)?;
     stage.add(&format!("{documents}/daemon.md"), &read(&root().join("docs/daemon.md"))?, 0o644)?;
     stage.add("DEBIAN/control", control(arch, tool)?.as_bytes(), 0o644)?;

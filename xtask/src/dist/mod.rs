@@ -3,6 +3,7 @@
 
 mod clean;
 mod deb;
+mod licences;
 mod sbom;
 mod zig;
 
@@ -48,7 +49,11 @@ fn make() -> Result<()> {
     let out = folder();
     let _ = fs::remove_dir_all(&out);
     fs::create_dir_all(&out).with_context(|| format!("failed to make `{}`", out.display()))?;
-    let texts = deb::Texts::of(&tool(), &out.join("texts"))?;
+    let packages = sbom::packages()?;
+    sbom::write(&packages, &out)?;
+    let licences = licences::text(&packages)?;
+    fs::write(out.join(licences::NAME), &licences).with_context(|| format!("failed to write {}", licences::NAME))?;
+    let texts = deb::Texts::of(&tool(), &out.join("texts"), licences)?;
     let mut names = Vec::new();
     for arch in arch::all() {
         let object = object(arch, &out)?;
@@ -64,8 +69,7 @@ fn make() -> Result<()> {
         deb::pack(arch, &built, &texts, &out)?;
         names.extend([name, static_name, bpf::name(arch), deb::name(arch)]);
     }
-    sbom::write(&out)?;
-    names.push(sbom::NAME.to_owned());
+    names.extend([sbom::NAME.to_owned(), licences::NAME.to_owned()]);
     names.sort();
     let _ = fs::remove_dir_all(out.join("texts"));
     let sums = output(program("sha256sum").args(&names).current_dir(&out))?;

@@ -17,21 +17,28 @@ use crate::{
 
 /// Its file.
 pub(super) const NAME: &str = "memscope-bpf.cdx.json";
-/// Crates that are given out.
-const ROOTS: [&str; 2] = ["memscope-user", "memscope-ebpf"];
+/// Crates that are given out: in the program, its BPF object, and the Python package.
+const ROOTS: [&str; 3] = ["memscope-user", "memscope-ebpf", "memscope-python"];
 
-/// Writes the list; of crates that any of the architectures needs.
-pub(super) fn write(folder: &Path) -> Result<()> {
-    let lock = fs::read_to_string(root().join("Cargo.lock")).context("failed to read Cargo.lock")?;
-    let mut components = BTreeMap::new();
+/// Packages that any of the architectures needs, as cargo's metadata has them, by name and version.
+pub(super) fn packages() -> Result<BTreeMap<String, Value>> {
+    let mut found = BTreeMap::new();
     for arch in arch::all() {
         let text =
             output(cargo().args(["metadata", "--format-version=1", "--locked", "--filter-platform", arch.target]))?;
         let metadata: Value = serde_json::from_str(&text).context("cargo metadata is no JSON")?;
-        components.extend(parts(&metadata, &checksums(&lock))?);
+        found.extend(linked(&metadata)?);
     }
-    let list = document(&components.into_values().collect::<Vec<Value>>());
+    Ok(found)
+}
+
+/// Writes the list of packages.
+pub(super) fn write(packages: &BTreeMap<String, Value>, folder: &Path) -> Result<()> {
+    let lock = fs::read_to_string(root().join("Cargo.lock")).context("failed to read Cargo.lock")?;
+    let checksums = checksums(&lock);
+    let components: Vec<Value> = packages.values().map(|package| component(package, &checksums)).collect();
     let path = folder.join(NAME);
+    let list = document(&components);
     fs::write(&path, format!("{list:#}\n")).with_context(|| format!("failed to write `{}`", path.display()))
 }
 
@@ -63,8 +70,8 @@ fn of_package(block: &str) -> Option<((&str, &str), &str)> {
     Some(((field("name")?, field("version")?), field("checksum")?))
 }
 
-/// Components by name and version: what the roots reach through normal dependencies. Derive macros run in the compiler and are no part.
-fn parts(metadata: &Value, checksums: &BTreeMap<(&str, &str), &str>) -> Result<BTreeMap<String, Value>> {
+/// Packages by name and version: what the roots reach through normal dependencies. Derive macros run in the compiler and are no part.
+fn linked(metadata: &Value) -> Result<BTreeMap<String, Value>> {
     let packages: BTreeMap<&str, &Value> =
         list(metadata, "packages").filter_map(|package| Some((package["id"].as_str()?, package))).collect();
     let nodes: BTreeMap<&str, &Value> =
@@ -82,7 +89,11 @@ fn parts(metadata: &Value, checksums: &BTreeMap<(&str, &str), &str>) -> Result<B
             open.extend(ids.filter(|id| packages.get(id).is_some_and(|package| !is_macro(package))));
         }
     }
-    seen.into_iter().filter_map(|id| packages.get(id)).map(|package| component(package, checksums)).collect()
+    let named = |package: &&Value| {
+        let text = |key: &str| package[key].as_str().with_context(|| format!("a package without {key}"));
+        Ok((format!("{} {}", text("name")?, text("version")?), (*package).clone()))
+    };
+    seen.into_iter().filter_map(|id| packages.get(id)).map(named).collect()
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
@@ -94,9 +105,9 @@ fn is_macro(package: &Value) -> bool {
 }
 
 /// One crate; those of this repository have no checksum.
-fn component(package: &Value, checksums: &BTreeMap<(&str, &str), &str>) -> Result<(String, Value)> {
-    let text = |key: &str| package[key].as_str().with_context(|| format!("a package without {key}"));
-    let (name, version) = (text("name")?, text("version")?);
+fn component(package: &Value, checksums: &BTreeMap<(&str, &str), &str>) -> Value {
+    let text = |key: &str| package[key].as_str().unwrap_or_default();
+    let (name, version) = (text("name"), text("version"));
     let mut component = json!({ "type": "library", "name": name, "version": version });
     if let Some(licence) = package["license"].as_str() {
         component["licenses"] = json!([{ "expression": licence.replace('/', " OR ") }]);
@@ -105,7 +116,7 @@ fn component(package: &Value, checksums: &BTreeMap<(&str, &str), &str>) -> Resul
         component["purl"] = format!("pkg:cargo/{name}@{version}").into();
         component["hashes"] = json!([{ "alg": "SHA-256", "content": checksum }]);
     }
-    Ok((format!("{name} {version}"), component))
+    component
 }
 
 #[cfg(test)]
@@ -125,7 +136,7 @@ mod tests {
             json!({ "id": name, "deps": deps })
         };
         let metadata = json!({
-            "packages": [package("memscope-user", "lib"), package("memscope-ebpf", "bin"), package("linked", "lib"), package("deep", "lib"),
+            "packages": [package("memscope-user", "lib"), package("memscope-ebpf", "bin"), package("memscope-python", "cdylib"), package("linked", "lib"), package("deep", "lib"),
                 package("derive", "proc-macro"), package("tests", "lib"), package("script", "lib"), package("other", "lib")],
             "resolve": { "nodes": [
                 node("memscope-user", &[("linked", Value::Null), ("derive", Value::Null), ("tests", "dev".into()), ("script", "build".into())]),
@@ -133,9 +144,14 @@ mod tests {
             ] },
         });
         let lock = "[[package]]\nname = \"deep\"\nversion = \"1.0.0\"\nchecksum = \"ab\"\n\n[[package]]\nname = \"memscope-user\"\n";
-        let parts = parts(&metadata, &checksums(lock)).expect("parts");
+        let packages = linked(&metadata).expect("packages").into_iter();
+        let checksums = checksums(lock);
+        let parts: BTreeMap<_, _> = packages.map(|(name, package)| (name, component(&package, &checksums))).collect();
         let names: Vec<&str> = parts.keys().map(String::as_str).collect();
-        assert_eq!(names, ["deep 1.0.0", "linked 1.0.0", "memscope-ebpf 1.0.0", "memscope-user 1.0.0"]);
+        assert_eq!(
+            names,
+            ["deep 1.0.0", "linked 1.0.0", "memscope-ebpf 1.0.0", "memscope-python 1.0.0", "memscope-user 1.0.0"]
+        );
         assert_eq!(parts["deep 1.0.0"]["hashes"], json!([{ "alg": "SHA-256", "content": "ab" }]));
         assert_eq!(parts["linked 1.0.0"]["licenses"], json!([{ "expression": "MIT OR Zlib" }]));
         assert!(parts["linked 1.0.0"]["purl"].is_null());
@@ -146,13 +162,13 @@ mod tests {
     fn the_list_is_whole() {
         let folder = std::env::temp_dir().join(format!("memscope-sbom-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
-        write(&folder).expect("a list");
+        write(&packages().expect("packages"), &folder).expect("a list");
         let text = fs::read_to_string(folder.join(NAME)).expect("a list");
         fs::remove_dir_all(&folder).expect("a folder");
         let list_of: Value = serde_json::from_str(&text).expect("JSON");
         let components: Vec<&Value> = list(&list_of, "components").collect();
         let named = |name: &str| components.iter().find(|part| part["name"] == name);
-        for name in ["aya", "aya-ebpf", "blazesym", "libsqlite3-sys", "tokio", "memscope-common"] {
+        for name in ["aya", "aya-ebpf", "blazesym", "libsqlite3-sys", "tokio", "pyo3", "memscope-common"] {
             assert!(named(name).is_some(), "{name} is missing");
         }
         for name in ["xtask", "memscope-tests", "jsonschema", "syn", "proptest"] {
