@@ -8,6 +8,7 @@ mod build;
 mod check;
 mod code;
 mod demo;
+mod deny;
 mod dist;
 mod docs;
 mod faults;
@@ -49,6 +50,9 @@ usage: ./x VERB [ARGUMENTS]
                       recording that an installed program shows (memscope-user/demo/torch.capture)
   check [--figures]   format, lints, documentation, each feature set, the other architecture, and which folder knows which
                       (docs/architecture.md); --figures prints figures of the code instead
+  deny [--no-advisories]
+                      licences, sources, second versions and advisories of all crates, by cargo-deny and deny.toml (network; the tool
+                      is built once, in minutes)
   docs                the documentation as a site with search, in target/book
   pictures            the screens in the readmes and their picture, as today's program prints them
   unit [NAME...]      tests without root, network and BPF; in seconds once it is compiled. NAME and further arguments go to nextest
@@ -128,6 +132,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "vm" => vm::run(arguments),
         "bpf" => bpf::run(),
         "dist" => dist::run(arguments),
+        "deny" => deny::run(arguments),
         "docs" => docs::run(arguments),
         "pictures" => pictures::run(arguments),
         "wheel" => wheel::run(arguments),

@@ -19,6 +19,8 @@ use crate::{
 const BPF_LINKER: &str = "0.10.3";
 /// The one the configuration was written for; any that is installed will do.
 const NEXTEST: &str = "0.9.143";
+/// The same of deny.toml.
+const DENY: &str = "0.20.2";
 /// The same of docs/book.toml.
 const MDBOOK: &str = "0.5.4";
 
@@ -110,6 +112,11 @@ pub(crate) fn nextest() -> Result<PathBuf> {
 /// What makes the site of the documentation; without the server that shows pages while they are written.
 pub(crate) fn mdbook() -> Result<PathBuf> {
     own_or_installed("mdbook", MDBOOK, &["--no-default-features", "--features", "search"])
+}
+
+/// What holds crates to deny.toml.
+pub(crate) fn deny() -> Result<PathBuf> {
+    own_or_installed("cargo-deny", DENY, &[])
 }
 
 fn own_or_installed(name: &str, version: &str, features: &[&str]) -> Result<PathBuf> {
