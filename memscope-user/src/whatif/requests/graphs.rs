@@ -68,6 +68,15 @@ impl Use {
     }
 }
 
+/// A pool that something holds.
+#[derive(Debug)]
+struct Held {
+    private: u16,
+    holders: u32,
+    /// An object is among them.
+    of_object: bool,
+}
+
 /// An object `MemPool`.
 #[derive(Debug)]
 struct Object {
@@ -87,8 +96,7 @@ pub(super) struct Unheld {
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
     uses: Vec<Use>,
-    /// Number and holders of each pool.
-    pools: HashMap<PoolId, (u16, u32)>,
+    pools: HashMap<PoolId, Held>,
     count: u16,
     /// By their addresses.
     objects: HashMap<u64, Object>,
@@ -119,7 +127,7 @@ impl Graphs {
         match *own {
             OwnPool::Made { handle, pool, of_thread } => {
                 self.last_first |= of_thread;
-                if self.objects.len() < MAX_HOLDERS && self.hold(pool).is_some() {
+                if self.objects.len() < MAX_HOLDERS && self.hold_by_object(pool) {
                     self.objects.insert(handle, Object { id: pool, of_thread });
                 }
             }
@@ -132,7 +140,12 @@ impl Graphs {
             OwnPool::Ends { pool } => {
                 let ended = self.uses.iter().position(|of_use| of_use.id == pool && of_use.device == device);
                 if let Some(ended) = ended {
-                    self.uses.remove(ended);
+                    let ended = self.uses.remove(ended);
+                    // Only objects are used so. One from before the recording holds its pool, too.
+                    let is_object = matches!(ended.who, Who::All | Who::Thread);
+                    if is_object && self.pools.get(&pool).is_some_and(|held| !held.of_object) {
+                        self.hold_by_object(pool);
+                    }
                 }
             }
             OwnPool::Released { pool } => {
@@ -151,17 +164,25 @@ impl Graphs {
             return None;
         }
         self.count += u16::from(!is_known);
-        let (private, holders) = self.pools.entry(id).or_insert((self.count, 0));
-        *holders += 1;
-        Some(*private)
+        let held = self.pools.entry(id).or_insert(Held { private: self.count, holders: 0, of_object: false });
+        held.holders += 1;
+        Some(held.private)
+    }
+
+    fn hold_by_object(&mut self, id: PoolId) -> bool {
+        self.hold(id);
+        self.pools.get_mut(&id).is_some_and(|held| {
+            held.of_object = true;
+            true
+        })
     }
 
     /// One less holds it; gives its number if nothing does.
     fn release(&mut self, id: PoolId) -> Option<u16> {
-        let (private, holders) = self.pools.get_mut(&id)?;
-        *holders -= 1;
-        let private = *private;
-        if *holders > 0 {
+        let held = self.pools.get_mut(&id)?;
+        held.holders -= 1;
+        let private = held.private;
+        if held.holders > 0 {
             return None;
         }
         self.pools.remove(&id);
@@ -210,8 +231,7 @@ impl Graphs {
 
     /// Whether an object holds a pool.
     pub(super) fn is_of_object(&self, private: u16) -> bool {
-        let mut held = self.objects.values().filter_map(|object| self.pools.get(&object.id));
-        held.any(|(held, _)| *held == private)
+        self.pools.values().any(|held| held.private == private && held.of_object)
     }
 
     /// The pool that a request is made to: of the uses under way the first asked that takes it; 0 is the default one.
@@ -356,7 +376,26 @@ mod tests {
         }
     }
 
-    /// Objects and calls from before the recording.
+    /// An object from before the recording holds its pool between its uses; a pool that graphs share goes with the last of them.
+    #[test]
+    fn objects_from_before() {
+        let mut graphs = Graphs::default();
+        for _ in 0..2 {
+            own(&mut graphs, 1, OwnPool::Begins { pool: (0, 4) });
+            assert_eq!(graphs.pool_of(1, 0, 7), 1);
+            own(&mut graphs, 1, OwnPool::Ends { pool: (0, 4) });
+            assert_eq!(own(&mut graphs, 1, OwnPool::Released { pool: (0, 4) }), None);
+        }
+        assert!(graphs.is_of_object(1));
+        own(&mut graphs, 1, OwnPool::Begins { pool: (0, 5) });
+        begins(&mut graphs, 1, 0xa, (0, 5));
+        ends(&mut graphs, 0xa);
+        own(&mut graphs, 1, OwnPool::Ends { pool: (0, 5) });
+        let released = own(&mut graphs, 1, OwnPool::Released { pool: (0, 5) });
+        assert_eq!(released, Some(Unheld { private: 2, emptied: false }));
+    }
+
+    /// Calls from before the recording.
     #[test]
     fn what_began_before() {
         let mut graphs = Graphs::default();
