@@ -101,12 +101,13 @@ impl Libraries {
             }
         };
         let defines = |symbol: &str| resolved.iter().any(|place| place.name == symbol);
+        let library = hidden::Library::new(elf, self.cache.as_ref());
         for &(row, spec) in wanted {
             if spec.requires.is_some_and(|symbol| !defines(symbol)) {
                 continue;
             }
             if let Some(locator) = spec.locator {
-                match hidden::locate(locator, spec.symbol, elf, self.cache.as_ref()) {
+                match library.locate(locator, spec.symbol) {
                     Ok(Some(found)) => match found.call {
                         None => self.plan_point(elf, &found.function, row, &spec.row(), Some(found.evidence), plan),
                         Some(call) => self.plan_call(elf, &found, call, row, plan),

@@ -56,7 +56,7 @@ impl<'a> Code<'a> {
         !self.loads_of(function, slot).is_empty()
     }
 
-    /// The instructions of `function` that load the pointer in `slot`, by address.
+    /// The instructions of `function` that load the pointer in `slot`, by address, sorted.
     pub(super) fn loads_of(&self, function: Function, slot: u64) -> Vec<u64> {
         let bytes = self.bytes(function).unwrap_or_default();
         match self.machine {

@@ -21,7 +21,7 @@ mod pta;
 mod vtable;
 mod x86;
 
-use std::fmt;
+use std::{cell::OnceCell, fmt};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -253,35 +253,69 @@ pub fn locate(
     elf: &ElfFile<'_>,
     cache: Option<&Cache>,
 ) -> Result<Option<Located>, NotLocated> {
-    let mut call = None;
-    let virtual_function = |which| pta::Search::of(elf)?.virtual_function(which);
-    let (function, evidence) = match locator {
-        Locator::PtaReport => report(locator, &pta::Search::of(elf)?, elf, cache)?,
-        Locator::PtaAllocate => virtual_function(pta::Virtual::Allocate)?,
-        Locator::PtaRawAlloc => virtual_function(pta::Virtual::RawAlloc)?,
-        Locator::PtaRawAllocWithStream => virtual_function(pta::Virtual::RawAllocWithStream)?,
-        Locator::PtaPool(which) => pta::Search::of(elf)?.of_own_pools(which)?,
-        Locator::PtaMethod { name, has_arguments } => methods::Tables::of(elf)?.only(name, has_arguments)?,
-        Locator::MstxMethod(method) => mstx::Module::of(elf)?.method(method)?,
-        Locator::MstxParse { method, place } => {
-            let module = mstx::Module::of(elf)?;
-            let found = module.method(method)?;
-            call = module.parse_call(found.0, place)?;
-            if call.is_none() {
-                return Ok(None);
+    Library::new(elf, cache).locate(locator, symbol)
+}
+
+/// A file in which several functions are looked for: what their searches share is read once.
+pub struct Library<'a> {
+    elf: &'a ElfFile<'a>,
+    cache: Option<&'a Cache>,
+    pta: OnceCell<pta::Search<'a>>,
+}
+
+impl<'a> Library<'a> {
+    /// Reads nothing yet.
+    #[must_use]
+    pub const fn new(elf: &'a ElfFile<'a>, cache: Option<&'a Cache>) -> Self {
+        Self { elf, cache, pta: OnceCell::new() }
+    }
+
+    /// As [`locate`].
+    pub fn locate(&self, locator: Locator, symbol: &str) -> Result<Option<Located>, NotLocated> {
+        let elf = self.elf;
+        let mut call = None;
+        let virtual_function = |which| self.pta()?.virtual_function(which);
+        let (function, evidence) = match locator {
+            Locator::PtaReport => report(locator, self.pta()?, elf, self.cache)?,
+            Locator::PtaAllocate => virtual_function(pta::Virtual::Allocate)?,
+            Locator::PtaRawAlloc => virtual_function(pta::Virtual::RawAlloc)?,
+            Locator::PtaRawAllocWithStream => virtual_function(pta::Virtual::RawAllocWithStream)?,
+            Locator::PtaPool(which) => self.pta()?.of_own_pools(which)?,
+            Locator::PtaMethod { name, has_arguments } => methods::Tables::of(elf)?.only(name, has_arguments)?,
+            Locator::MstxMethod(method) => mstx::Module::of(elf)?.method(method)?,
+            Locator::MstxParse { method, place } => {
+                let module = mstx::Module::of(elf)?;
+                let found = module.method(method)?;
+                call = module.parse_call(found.0, place)?;
+                if call.is_none() {
+                    return Ok(None);
+                }
+                found
             }
-            found
-        }
-    };
-    let file_offset = elf.file_offset(function.start).ok_or(NotLocated::NoCode)?;
-    let resolved = Resolved {
-        name: symbol.to_owned(),
-        vaddr: function.start,
-        file_offset,
-        size_bytes: function.end - function.start,
-        next_vaddr: None,
-    };
-    Ok(Some(Located { function: resolved, evidence, call }))
+        };
+        let file_offset = elf.file_offset(function.start).ok_or(NotLocated::NoCode)?;
+        let resolved = Resolved {
+            name: symbol.to_owned(),
+            vaddr: function.start,
+            file_offset,
+            size_bytes: function.end - function.start,
+            next_vaddr: None,
+        };
+        Ok(Some(Located { function: resolved, evidence, call }))
+    }
+
+    fn pta(&self) -> Result<&pta::Search<'a>, NotLocated> {
+        once(&self.pta, || pta::Search::of(self.elf))
+    }
+}
+
+/// The value of the cell, which is made if there is none.
+fn once<T, E>(cell: &OnceCell<T>, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
+    if let Some(known) = cell.get() {
+        return Ok(known);
+    }
+    let value = make()?;
+    Ok(cell.get_or_init(|| value))
 }
 
 /// The report, from the cache if it is there and still true.

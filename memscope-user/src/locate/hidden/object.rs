@@ -20,7 +20,7 @@ pub(super) fn entries(code: &Code<'_>, function: Function, slot: u64) -> BTreeSe
 /// Registers on the way, by bit.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Way<'l> {
-    /// Instructions that load the address of the pointer.
+    /// Instructions that load the address of the pointer, by address, sorted.
     loads: &'l [u64],
     pointer: u32,
     object: u32,
@@ -39,7 +39,7 @@ impl Known for Way<'_> {
         let first = op.read.filter(|read| read.size_bytes == 8 && read.offset == 0).map_or(0, |read| 1 << read.base);
         let loaded = |from: u32| if from & first != 0 { written } else { 0 };
         let kept = |registers: u32| registers & !op.clobbers | op.copied(registers);
-        let start = if loads.contains(&op.address) { written } else { 0 };
+        let start = if loads.binary_search(&op.address).is_ok() { written } else { 0 };
         Self {
             loads,
             pointer: kept(pointer) | start,

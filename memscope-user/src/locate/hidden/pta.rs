@@ -18,13 +18,13 @@
 //!
 //! If either contradicts, or any step above is not unique, the function counts as not found.
 
-use std::collections::BTreeSet;
+use std::{cell::OnceCell, collections::BTreeSet};
 
 use super::{
     Checked, Evidence, NotLocated, argument,
     code::{Code, MAX_SITES},
     functions::{Function, Functions},
-    object,
+    object, once,
     op::Flow,
     vtable,
 };
@@ -93,6 +93,8 @@ pub(super) struct Search<'a> {
     code: Code<'a>,
     functions: Functions<'a>,
     slot: u64,
+    table: OnceCell<Vec<Option<Function>>>,
+    entries_of_graphs: OnceCell<[BTreeSet<usize>; 3]>,
 }
 
 impl<'a> Search<'a> {
@@ -109,7 +111,7 @@ impl<'a> Search<'a> {
             (Some(_), Some(_)) => return Err(NotLocated::Imports { symbol: VTABLE }),
         };
         let functions = Functions::of(elf).ok_or(NotLocated::NoFunctions)?;
-        Ok(Self { elf, code, functions, slot })
+        Ok(Self { elf, code, functions, slot, table: OnceCell::new(), entries_of_graphs: OnceCell::new() })
     }
 
     /// The whole search.
@@ -141,8 +143,8 @@ impl<'a> Search<'a> {
 
     /// One of the allocator's virtual functions. That it leads to the report of blocks is what shows that it is the one.
     pub(super) fn virtual_function(&self, which: Virtual) -> Result<(Function, Evidence), NotLocated> {
-        let table = vtable::table(self.elf, &self.functions, ALLOCATOR);
-        let entry = which.entry(&table);
+        let table = self.table();
+        let entry = which.entry(table);
         let function = table.get(entry).copied().flatten().ok_or(NotLocated::NoEntry { entry })?;
         let reached = vtable::reached(&self.code, &self.functions, &[function], MAX_DEPTH).unwrap_or_default();
         let reports =
@@ -157,20 +159,24 @@ impl<'a> Search<'a> {
     /// `releasePool`. They stand in this order in the table, and a graph uses the first where its capture begins, the
     /// second where that ends, the third where it is given up.
     pub(super) fn of_own_pools(&self, which: PoolFunction) -> Result<(Function, Evidence), NotLocated> {
-        let [begin, end, release] = self.entries_of_graphs()?;
+        let [begin, end, release] = once(&self.entries_of_graphs, || self.find_entries_of_graphs())?;
         let wrong = || NotLocated::PoolEntries {
-            found: [&begin, &end, &release].map(|entries| entries.iter().copied().collect()),
+            found: [begin, end, release].map(|entries| entries.iter().copied().collect()),
         };
         let mut firsts = begin.iter().filter(|first| end.contains(&(**first + 1)) && release.contains(&(**first + 2)));
         let (Some(first), None) = (firsts.next(), firsts.next()) else { return Err(wrong()) };
         let entry = first + which as usize;
-        let table = vtable::table(self.elf, &self.functions, ALLOCATOR);
-        let function = table.get(entry).copied().flatten().ok_or(NotLocated::NoEntry { entry })?;
+        let function = self.table().get(entry).copied().flatten().ok_or(NotLocated::NoEntry { entry })?;
         Ok((function, Evidence { entry: Some(entry), allocator: Checked::Agrees, graphs: true, ..Evidence::NONE }))
     }
 
+    /// The allocator's table of virtual functions.
+    fn table(&self) -> &[Option<Function>] {
+        self.table.get_or_init(|| vtable::table(self.elf, &self.functions, ALLOCATOR))
+    }
+
     /// Entries of the allocator's table that functions of graphs use.
-    fn entries_of_graphs(&self) -> Result<[BTreeSet<usize>; 3], NotLocated> {
+    fn find_entries_of_graphs(&self) -> Result<[BTreeSet<usize>; 3], NotLocated> {
         let slots = self.elf.relocations()?.filter_map(|relocation| match relocation.pointer {
             Pointer::Offset(name) if name.is(POINTER) => Some(relocation.slot),
             _ => None,
@@ -224,7 +230,7 @@ impl<'a> Search<'a> {
     }
 
     fn check_allocator(&self, function: Function) -> Result<Checked, NotLocated> {
-        let roots = vtable::virtual_functions(self.elf, &self.functions, ALLOCATOR);
+        let roots: Vec<Function> = self.table().iter().copied().flatten().collect();
         let reached = vtable::reached(&self.code, &self.functions, &roots, MAX_DEPTH);
         match reached.filter(|_| !roots.is_empty()) {
             None => Ok(Checked::NotPossible),

@@ -21,13 +21,8 @@ const MAX_DECODED: u64 = 16 << 20;
 /// Most same-named types and tables that are tried; a class has one of each.
 const MAX_PLACES: usize = 8;
 
-/// The functions in the table of the class called `name`, as C++ mangles it, as far as they are in this file; empty where
+/// The table of the class called `name`, as C++ mangles it, entry by entry; `None` for functions of other files. Empty where
 /// there is no such class.
-pub(super) fn virtual_functions(elf: &ElfFile<'_>, functions: &Functions<'_>, name: &str) -> Vec<Function> {
-    table(elf, functions, name).into_iter().flatten().collect()
-}
-
-/// The table of the class called `name`, entry by entry; `None` for functions of other files.
 pub(super) fn table(elf: &ElfFile<'_>, functions: &Functions<'_>, name: &str) -> Vec<Option<Function>> {
     let texts = places_of(elf, name);
     let types: Vec<u64> = pointers_to(elf, &texts).map(|slot| slot.wrapping_sub(8)).collect();
