@@ -265,6 +265,14 @@ mod tests {
         graphs.change_own(tid, Some(0), &own)
     }
 
+    /// A graph is captured in a pool, by the allocator's calls.
+    fn captured(graphs: &mut Graphs, handle: u64, pool: PoolId) {
+        own(graphs, 1, OwnPool::Begins { pool });
+        begins(graphs, 1, handle, pool);
+        ends(graphs, handle);
+        own(graphs, 1, OwnPool::Ends { pool });
+    }
+
     /// Requests between begin and end, of the thread, and of others on its streams.
     #[test]
     fn requests_of_a_capture() {
@@ -351,10 +359,7 @@ mod tests {
     fn a_graph_in_the_pool_of_an_object() {
         let mut graphs = Graphs::default();
         own(&mut graphs, 1, OwnPool::Made { handle: 0xb, pool: (0, 1), of_thread: true });
-        own(&mut graphs, 1, OwnPool::Begins { pool: (0, 1) });
-        begins(&mut graphs, 1, 0xa, (0, 1));
-        ends(&mut graphs, 0xa);
-        own(&mut graphs, 1, OwnPool::Ends { pool: (0, 1) });
+        captured(&mut graphs, 0xa, (0, 1));
         assert_eq!(own(&mut graphs, 1, OwnPool::Gone { handle: 0xb }), None);
         assert_eq!(reset(&mut graphs, 0xa), None);
         let released = own(&mut graphs, 1, OwnPool::Released { pool: (0, 1) });
@@ -387,10 +392,7 @@ mod tests {
             assert_eq!(own(&mut graphs, 1, OwnPool::Released { pool: (0, 4) }), None);
         }
         assert!(graphs.is_of_object(1));
-        own(&mut graphs, 1, OwnPool::Begins { pool: (0, 5) });
-        begins(&mut graphs, 1, 0xa, (0, 5));
-        ends(&mut graphs, 0xa);
-        own(&mut graphs, 1, OwnPool::Ends { pool: (0, 5) });
+        captured(&mut graphs, 0xa, (0, 5));
         let released = own(&mut graphs, 1, OwnPool::Released { pool: (0, 5) });
         assert_eq!(released, Some(Unheld { private: 2, emptied: false }));
     }

@@ -191,7 +191,8 @@ impl Process {
         if let Some(asked_ns) = asked.time_ns {
             self.costs.add(event.time_ns.saturating_sub(asked_ns), &of_pool);
         }
-        let of_object = private > 0 && self.graphs.is_of_object(private);
+        // Most requests make no driver call: then nothing asks.
+        let of_object = private > 0 && of_pool.has_grown() && self.graphs.is_of_object(private);
         self.are_of_pool(of_pool, of_object);
         self.older(device, &block, used_bytes, total_bytes);
         self.reserved(device, total_bytes);

@@ -67,6 +67,13 @@ pub(super) struct OfPool {
     pub(super) is_clean: bool,
 }
 
+impl OfPool {
+    /// Whether the pool got memory or addresses for it.
+    pub(super) const fn has_grown(&self) -> bool {
+        !self.segments.is_empty() || !self.reservations.is_empty()
+    }
+}
+
 impl Thread {
     pub(super) fn grown(&mut self, grown: Grown) {
         if self.grown.len() < MAX_WAITING {
