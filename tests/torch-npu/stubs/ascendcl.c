@@ -89,9 +89,11 @@ aclError aclrtGetDeviceSatMode(int *mode)
 
 /* ---- the package ---- */
 
+/* aclCANNPackageVersion of acl/acl.h. The caller has it on its stack: a longer one would overwrite what is behind it. */
 struct cann_version {
-    char version[256], major[64], minor[64], release[64], patch[64], reserved[128];
+    char version[128], major[64], minor[64], release[64], patch[64], reserved[128];
 };
+_Static_assert(sizeof(struct cann_version) == 512, "as in CANN's header");
 
 aclError aclsysGetCANNVersion(int package, struct cann_version *out)
 {
