@@ -180,9 +180,8 @@ pub enum OwnPool {
         handle: u64,
         /// The pool's number.
         pool: (u64, u64),
-        /// Only requests of the thread that uses it are of the pool, not those of all threads; of nested uses, the last takes them, not
-        /// the first.
-        of_thread: bool,
+        /// Its rules.
+        rules: OwnRules,
     },
     /// The object is gone. If it was the last to hold its pool, the pool's memory is given back.
     Gone {
@@ -204,6 +203,16 @@ pub enum OwnPool {
         /// Its number.
         pool: (u64, u64),
     },
+}
+
+/// Rules of the pool of a `MemPool`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnRules {
+    /// Only requests of the thread that uses it are of the pool, not those of all threads; of nested uses, the last takes them, not the
+    /// first. A request that does not fit is retried without the cache of the default pool, and does not fail at once.
+    pub of_thread: bool,
+    /// Requests of the default pool that would fail may have its free blocks (`use_on_oom`).
+    pub on_oom: bool,
 }
 
 /// A change of a graph.

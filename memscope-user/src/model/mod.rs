@@ -16,8 +16,8 @@ pub use block::{AllocApi, Block, Device, PageType};
 pub use event::{
     Access, AccessKind, Alloc, AllocFailed, AllocRecovered, Asked, AtbOp, BlockReturned, DeviceMemory, DeviceUsage,
     DriverFigures, Event, EventKind, Fraction, Free, FreeCause, Graph, GraphChange, Launch, Mark, Op, OpPhase,
-    OutOfMemory, OwnPool, PoolRefused, PoolSet, ProcessStart, ProcessUsage, Region, RegionKind, Setting, Snapshot,
-    System, UnknownFree, Unmet,
+    OutOfMemory, OwnPool, OwnRules, PoolRefused, PoolSet, ProcessStart, ProcessUsage, Region, RegionKind, Setting,
+    Snapshot, System, UnknownFree, Unmet,
 };
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
 pub use kept::{Kept, Text};

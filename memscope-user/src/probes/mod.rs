@@ -160,6 +160,8 @@ pub enum Field {
     PoolFirst,
     /// The second.
     PoolSecond,
+    /// Requests that would fail may use a pool of its own (low 8 bits).
+    PoolOnOom,
     /// Kind of memory that a call asks about.
     MemoryKind,
     /// Part of a device's memory: the bits of a number of double precision.

@@ -137,7 +137,9 @@ impl<'a> Replay<'a> {
     /// `setup` gives what each device has.
     pub(super) fn new(requests: &'a Requests, setup: impl Fn(u8) -> Setup, until: Until) -> Self {
         let count = requests.devices.len() as u8;
-        let pool = |Setup { settings, card, with_script }| Pool::new(settings, card).with_script(with_script);
+        let pool = |Setup { settings, card, with_script }| {
+            Pool::new(settings, card).with_script(with_script).with_own_rules(requests.own_rules.clone())
+        };
         let mut pools: Vec<Pool> = (0..count).map(|device| pool(setup(device))).collect();
         let lane = |lane: &super::requests::Lane| {
             let own = pools[usize::from(lane.device)].lane(lane.stream, lane.private);

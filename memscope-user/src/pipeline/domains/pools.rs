@@ -14,8 +14,8 @@ use super::failing::Failing;
 use crate::backend::{Backend, PoolChange, PoolWord};
 use crate::decode::Phase;
 use crate::model::{
-    Asked, BlockReturned, Device, EventKind, Figures, Fraction, FreeCause, Graph, GraphChange, Name, OwnPool, Pool,
-    PoolRefused, PoolSet,
+    Asked, BlockReturned, Device, EventKind, Figures, Fraction, FreeCause, Graph, GraphChange, Name, OwnPool, OwnRules,
+    Pool, PoolRefused, PoolSet,
 };
 use crate::probes::{Field, PoolCall, RowInfo};
 
@@ -105,8 +105,8 @@ pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
         (PoolCall::GraphBegin, _) => graph(call, GraphChange::Begins { pool: own_pool(call)? })?,
         (PoolCall::GraphEnd, _) => graph(call, GraphChange::Ends)?,
         (PoolCall::GraphReset, _) => graph(call, GraphChange::Reset)?,
-        (PoolCall::MemPoolMade, _) => made(call, true)?,
-        (PoolCall::MemPoolOfAllMade, _) => made(call, false)?,
+        (PoolCall::MemPoolMade, _) => made(call, OwnRules { of_thread: true, on_oom: is_on_oom(call) })?,
+        (PoolCall::MemPoolOfAllMade, _) => made(call, OwnRules::default())?,
         (PoolCall::MemPoolGone, _) => {
             Effect::OwnPool { device: None, own: OwnPool::Gone { handle: call.field(Field::Handle)? } }
         }
@@ -133,9 +133,14 @@ fn own_pool(call: &RawCall<'_>) -> Result<(u64, u64), Unusable> {
     Ok((call.field(Field::PoolFirst)?, call.field(Field::PoolSecond)?))
 }
 
-fn made(call: &RawCall<'_>, of_thread: bool) -> Result<Effect, Unusable> {
-    let own = OwnPool::Made { handle: call.field(Field::Handle)?, pool: own_pool(call)?, of_thread };
+fn made(call: &RawCall<'_>, rules: OwnRules) -> Result<Effect, Unusable> {
+    let own = OwnPool::Made { handle: call.field(Field::Handle)?, pool: own_pool(call)?, rules };
     Ok(Effect::OwnPool { device: None, own })
+}
+
+/// Captures of earlier versions do not say; the rest of a truth value's register is undefined.
+fn is_on_oom(call: &RawCall<'_>) -> bool {
+    call.field(Field::PoolOnOom).is_ok_and(|value| value as u8 != 0)
 }
 
 /// A number of a device is one byte, and the rest of its register is undefined.

@@ -30,6 +30,7 @@ use self::rack::Racks;
 use super::device::{Calls, Card, Device};
 use super::settings::Settings;
 use super::{MIB, SMALLEST_BYTES};
+use crate::model::OwnRules;
 
 /// Blocks that streams use, beyond which lazy reclaiming looks at them before it searches.
 const LAZY_PENDING: usize = 512;
@@ -80,6 +81,8 @@ pub(super) struct Pool {
     ready: Vec<Ticket>,
     /// Private pools that no graph uses any more.
     released: Vec<u16>,
+    /// Rules of private pools that have some.
+    own_rules: BTreeMap<u16, OwnRules>,
     figures: Figures,
     #[cfg(test)]
     pub(super) history: Option<Vec<(What, u64, u64)>>,
@@ -100,6 +103,7 @@ impl Pool {
             tickets: 0,
             ready: Vec::new(),
             released: Vec::new(),
+            own_rules: BTreeMap::new(),
             figures: Figures::default(),
             #[cfg(test)]
             history: None,
@@ -109,6 +113,11 @@ impl Pool {
     /// Whether what the script sets applies.
     pub(super) fn with_script(self, with_script: bool) -> Self {
         Self { with_script, ..self }
+    }
+
+    /// With the rules of private pools, by their numbers.
+    pub(super) fn with_own_rules(self, own_rules: BTreeMap<u16, OwnRules>) -> Self {
+        Self { own_rules, ..self }
     }
 
     /// The script sets other settings. Refused ones change nothing: there the script got an error.
@@ -218,14 +227,29 @@ impl Pool {
         {
             return Some(id);
         }
-        // Nor is the device synchronised: the request fails.
-        if self.racks.private(rack) != 0 {
+        if let Some(id) = self.spare(rack, size) {
+            return Some(id);
+        }
+        // A graph is being captured, or, before 2.13, a pool of the program's own is in use: the device is not synchronised, the request fails.
+        let private = self.racks.private(rack);
+        if private != 0 && !self.own_rules.get(&private).is_some_and(|rules| rules.of_thread) {
             return None;
         }
         self.device.calls.synchronize += 1;
         self.release_cached();
         self.figures.retries += 1;
         self.grow(rack, size)
+    }
+
+    /// A free block of a private pool that is there for requests that would fail, of the same stream. `torch_npu` 2.14 asks before it gives back
+    /// its cache.
+    fn spare(&mut self, rack: u16, size: u64) -> Option<Id> {
+        if self.racks.private(rack) != 0 {
+            return None;
+        }
+        let willing = self.own_rules.iter().filter(|(_, rules)| rules.on_oom);
+        let racks: Vec<u16> = willing.filter_map(|(private, _)| self.racks.alike(rack, *private)).collect();
+        racks.into_iter().find_map(|rack| self.find(rack, size))
     }
 
     /// In expandable segments a large block begins at a multiple of the alignment, if the rest is still large enough.

@@ -69,6 +69,15 @@ impl Racks {
         self.all[usize::from(rack)].class / 2
     }
 
+    /// The rack of the same stream and sizes in another private pool, if it has one.
+    pub(super) fn alike(&self, rack: u16, private: u16) -> Option<u16> {
+        let class = self.all[usize::from(rack)].class;
+        let of_stream = |class: &Class| class.racks.iter().find(|(_, own)| *own == rack).map(|(stream, _)| *stream);
+        let stream = of_stream(&self.classes[usize::from(class)])?;
+        let alike = self.classes.get(usize::from(2 * private + class % 2))?;
+        alike.racks.range((stream, 0)..=(stream, u16::MAX)).next().map(|(_, rack)| *rack)
+    }
+
     pub(super) fn is_small(&self, rack: u16) -> bool {
         let class = self.all[usize::from(rack)].class;
         self.classes[usize::from(class)].small

@@ -286,6 +286,43 @@ proptest! {
     }
 }
 
+/// 100 MiB, of which the default pool has cached 60: a request of 50 in a private pool fails, but in one of a thread, which has them given back.
+#[test]
+fn private_pools_with_retries() {
+    for of_thread in [false, true] {
+        let mut pool = pool("", 100).with_own_rules([(1, OwnRules { of_thread, on_oom: false })].into());
+        let own = pool.lane(1, 1).expect("a lane");
+        let cached = pool.malloc(60 * MIB - 32, 0).expect("memory");
+        pool.free(cached);
+        assert_eq!(pool.malloc(50 * MIB - 32, own).is_some(), of_thread);
+        assert_eq!((pool.figures.retries, pool.figures.failures), (u64::from(of_thread), u64::from(!of_thread)));
+    }
+}
+
+/// 100 MiB: 40 are free in a private pool, 60 are in use. 30 MiB of the same stream fail, but where the pool is there for that: the block is split,
+/// and its rest is the pool's.
+#[test]
+fn pools_for_requests_that_would_fail() {
+    for (on_oom, stream, fits) in [(false, 1, false), (true, 1, true), (true, 2, false)] {
+        let rules = OwnRules { of_thread: true, on_oom };
+        let mut pool = pool("", 100).with_own_rules([(1, rules)].into());
+        let own = pool.lane(stream, 1).expect("a lane");
+        let spare = pool.malloc(40 * MIB - 32, own).expect("memory");
+        pool.free(spare);
+        pool.malloc(60 * MIB - 32, 0).expect("memory");
+        let found = pool.malloc(30 * MIB - 32, 0);
+        assert_eq!(found.is_some(), fits, "{on_oom} {stream}");
+        // It gets it before the cache is given back.
+        assert_eq!((pool.figures.failures, pool.figures.retries), (u64::from(!fits), u64::from(!fits)));
+        if let Some(found) = found {
+            assert_eq!((pool.place(found).1, pool.free_memory().bytes), (30 * MIB, 10 * MIB));
+            // A request of the pool itself has the rest; the default pool's of that size is asked of the others, and gets it no more.
+            assert!(pool.malloc(9 * MIB, own).is_some());
+            assert!(pool.malloc(9 * MIB, 0).is_none());
+        }
+    }
+}
+
 /// A private pool gets nothing of the default one, and emptied caches leave it alone until no graph uses it: 20 MiB and 2 MiB of it, and 20 of the
 /// default pool.
 #[test]

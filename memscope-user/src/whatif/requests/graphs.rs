@@ -3,8 +3,10 @@
 //!
 //! The allocator's own calls say it for every pool. Recordings without them have the calls of graphs alone.
 
+use std::collections::BTreeMap;
+
 use crate::hash::HashMap;
-use crate::model::{Graph, GraphChange, OwnPool};
+use crate::model::{Graph, GraphChange, OwnPool, OwnRules};
 
 /// Most pools of their own; further ones count as the default pool.
 const MAX_POOLS: u16 = 1 << 13;
@@ -100,6 +102,8 @@ pub(super) struct Graphs {
     count: u16,
     /// By their addresses.
     objects: HashMap<u64, Object>,
+    /// Rules of pools that have some, of the past ones too.
+    pub(super) rules: BTreeMap<u16, OwnRules>,
     /// Releases with uses of threads ask the last use first.
     last_first: bool,
     /// Thread and pool of the object that went last: its own call for that is not a second one.
@@ -125,10 +129,15 @@ impl Graphs {
     /// Takes a call of the allocator, or a change of an object.
     pub(super) fn change_own(&mut self, tid: u32, device: Option<u8>, own: &OwnPool) -> Option<Unheld> {
         match *own {
-            OwnPool::Made { handle, pool, of_thread } => {
-                self.last_first |= of_thread;
+            OwnPool::Made { handle, pool, rules } => {
+                self.last_first |= rules.of_thread;
                 if self.objects.len() < MAX_HOLDERS && self.hold_by_object(pool) {
-                    self.objects.insert(handle, Object { id: pool, of_thread });
+                    self.objects.insert(handle, Object { id: pool, of_thread: rules.of_thread });
+                    if rules != OwnRules::default()
+                        && let Some(held) = self.pools.get(&pool)
+                    {
+                        self.rules.insert(held.private, rules);
+                    }
                 }
             }
             OwnPool::Gone { handle } => {
@@ -247,6 +256,8 @@ impl Graphs {
 mod tests {
     use super::*;
 
+    const OF_THREAD: OwnRules = OwnRules { of_thread: true, on_oom: false };
+
     fn begins(graphs: &mut Graphs, tid: u32, handle: u64, pool: PoolId) {
         assert_eq!(graphs.change(tid, &Graph { handle, change: GraphChange::Begins { pool } }), None);
     }
@@ -337,7 +348,11 @@ mod tests {
     fn uses_of_objects() {
         for (of_thread, others) in [(true, 0), (false, 1)] {
             let mut graphs = Graphs::default();
-            own(&mut graphs, 1, OwnPool::Made { handle: 0xb, pool: (0, 1), of_thread });
+            own(
+                &mut graphs,
+                1,
+                OwnPool::Made { handle: 0xb, pool: (0, 1), rules: OwnRules { of_thread, on_oom: false } },
+            );
             for _ in 0..2 {
                 own(&mut graphs, 1, OwnPool::Begins { pool: (0, 1) });
                 assert_eq!(
@@ -354,11 +369,23 @@ mod tests {
         }
     }
 
+    /// Rules are those of the pool's number here, and stay known when the object is gone.
+    #[test]
+    fn rules_of_objects() {
+        let mut graphs = Graphs::default();
+        let with_rules = OwnRules { on_oom: true, ..OF_THREAD };
+        for (handle, pool, rules) in [(1, (0, 1), OF_THREAD), (2, (0, 2), with_rules)] {
+            own(&mut graphs, 1, OwnPool::Made { handle, pool, rules });
+            own(&mut graphs, 1, OwnPool::Gone { handle });
+        }
+        assert_eq!(graphs.rules, [(1, OF_THREAD), (2, with_rules)].into());
+    }
+
     /// A graph holds the pool of an object on.
     #[test]
     fn a_graph_in_the_pool_of_an_object() {
         let mut graphs = Graphs::default();
-        own(&mut graphs, 1, OwnPool::Made { handle: 0xb, pool: (0, 1), of_thread: true });
+        own(&mut graphs, 1, OwnPool::Made { handle: 0xb, pool: (0, 1), rules: OF_THREAD });
         captured(&mut graphs, 0xa, (0, 1));
         assert_eq!(own(&mut graphs, 1, OwnPool::Gone { handle: 0xb }), None);
         assert_eq!(reset(&mut graphs, 0xa), None);
@@ -372,7 +399,7 @@ mod tests {
         for (of_thread, taken) in [(true, 2), (false, 1)] {
             let mut graphs = Graphs::default();
             for (handle, pool) in [(1, (0, 1)), (2, (0, 2))] {
-                own(&mut graphs, 1, OwnPool::Made { handle, pool, of_thread });
+                own(&mut graphs, 1, OwnPool::Made { handle, pool, rules: OwnRules { of_thread, on_oom: false } });
                 own(&mut graphs, 1, OwnPool::Begins { pool });
             }
             assert_eq!(graphs.pool_of(1, 0, 7), taken);

@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use super::device::Card;
 use super::settings::Family;
-use crate::model::{Fraction, Stack};
+use crate::model::{Fraction, OwnRules, Stack};
 
 /// Requests between two kept times.
 const TIME_EVERY: usize = 64;
@@ -144,6 +144,8 @@ pub struct Requests {
     pub script_fractions: BTreeMap<u8, Fraction>,
     /// Reservations were made for segments: they are expandable.
     pub expandable: bool,
+    /// Rules of pools of their own, by number.
+    pub(super) own_rules: BTreeMap<u16, OwnRules>,
     /// What the pools held before.
     pub(super) before: Before,
     /// What driver calls took.

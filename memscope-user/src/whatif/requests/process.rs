@@ -86,6 +86,7 @@ impl Process {
         self.requests.last_uses = self.uses.take().map(|uses| uses.conclude(ended, at).into());
         self.requests.call_times = self.costs.conclude();
         self.requests.others_peak_bytes = others_peaks(&self.requests);
+        self.requests.own_rules = self.graphs.rules;
         self.requests.shrink();
         self.requests
     }
@@ -99,7 +100,7 @@ impl Process {
             EventKind::Alloc(alloc) if alloc.block.found => {}
             EventKind::Alloc(alloc) if is_pool(alloc.block.pool) => self.pool_alloc(event, alloc, left_out, asks_use),
             EventKind::Free(free) if is_pool(free.block.pool) => self.pool_free(event, free),
-            EventKind::BlockReturned(returned) if is_pool(returned.pool) => self.returned(event.device, returned),
+            EventKind::BlockReturned(returned) if is_pool(returned.pool) => self.returned(event, returned),
             EventKind::CacheEmptied => self.cache_emptied(event),
             EventKind::PoolSet(set) => self.set(event.device, set),
             EventKind::DeviceMemory(memory) => {
@@ -188,6 +189,7 @@ impl Process {
         let thread = self.threads.entry(event.tid).or_default();
         thread.used_lane(device, lane);
         let of_pool = thread.got(asked.time_ns, &mut self.requests.words);
+        let returned = thread.take_returned();
         if let Some(asked_ns) = asked.time_ns {
             self.costs.add(event.time_ns.saturating_sub(asked_ns), &of_pool);
         }
@@ -196,9 +198,15 @@ impl Process {
         self.are_of_pool(of_pool, of_object);
         self.older(device, &block, used_bytes, total_bytes);
         self.reserved(device, total_bytes);
-        if left_out {
-            return;
+        if !left_out {
+            self.allocated(event, alloc, (device, lane), asks_use);
         }
+        self.given_back(returned);
+    }
+
+    /// A request got its block.
+    fn allocated(&mut self, event: &Event, alloc: &Alloc, (device, lane): (u8, u16), asks_use: bool) {
+        let Alloc { block, asked, .. } = *alloc;
         self.requests.gaps.without_stream += u64::from(asked.stream.is_none());
         let asked_bytes = block.requested_bytes.unwrap_or_else(|| {
             self.requests.gaps.sizes_guessed += 1;
@@ -262,7 +270,10 @@ impl Process {
         if !free.cause.gave_back() {
             return;
         }
-        self.threads.entry(event.tid).or_default().idle();
+        let thread = self.threads.entry(event.tid).or_default();
+        thread.idle();
+        let returned = thread.take_returned();
+        self.given_back(returned);
         let key = (device, free.block.addr);
         let Some(Live { slot, state }) = self.live.remove(&key) else { return };
         if let Some(uses) = &mut self.uses {
@@ -285,18 +296,27 @@ impl Process {
         }
     }
 
-    fn returned(&mut self, device: Device, returned: &BlockReturned) {
-        let Some(device) = self.device(device) else { return };
+    fn returned(&mut self, event: &Event, returned: &BlockReturned) {
+        let Some(device) = self.device(event.device) else { return };
         let key = (device, returned.addr);
         match self.live.get_mut(&key) {
             Some(Live { state: state @ State::Live, .. }) => *state = State::Returned,
             Some(Live { slot, state: State::InUse }) => {
                 let slot = *slot;
                 self.live.remove(&key);
-                self.requests.words.push(Op::Returned { slot });
-                self.slots.give_back(slot);
+                if !self.threads.entry(event.tid).or_default().returned(slot) {
+                    self.given_back(vec![slot]);
+                }
             }
             _ => {}
+        }
+    }
+
+    /// Streams have done with these blocks.
+    fn given_back(&mut self, slots: Vec<u32>) {
+        for slot in slots {
+            self.requests.words.push(Op::Returned { slot });
+            self.slots.give_back(slot);
         }
     }
 
@@ -349,7 +369,9 @@ impl Process {
         let thread = self.threads.entry(tid).or_default();
         let (of_pool, failed) = thread.refused(refused.asked_ns, &mut self.requests.words);
         let lane = failed.and_then(|(_, device)| thread.lane(device));
+        let returned = thread.take_returned();
         self.are_of_pool(of_pool, false);
+        self.given_back(returned);
         let Some((at, device)) = failed else { return };
         let lane = lane.unwrap_or_else(|| self.lane(Lane { device, stream: 0, private: 0 }));
         self.requests.words.replace(at, Op::Failed { lane, asked: refused.size_bytes });

@@ -5,8 +5,8 @@ use crate::analyses::script::{Script, observe};
 use crate::analyses::select::{Condition, Filter, Test};
 use crate::backend::ascend::pools;
 use crate::model::{
-    Device, DeviceMemory, EventKind, Fraction, Graph, GraphChange, Mark as Marked, OwnPool, PoolRefused, PoolSet,
-    RunEnd, Setting,
+    Device, DeviceMemory, EventKind, Fraction, Graph, GraphChange, Mark as Marked, OwnPool, OwnRules, PoolRefused,
+    PoolSet, RunEnd, Setting,
 };
 
 const MIB: u64 = 1 << 20;
@@ -133,7 +133,10 @@ fn pools_of_objects_are_emptied() {
     let place = |number: u64| SEGMENT + number * (64 << 20);
     ask(&mut script, place(0), 3 * MIB, Some((place(0), 20 * MIB)));
     free(&mut script, place(0));
-    for own in [OwnPool::Made { handle: 9, pool, of_thread: true }, OwnPool::Begins { pool }] {
+    for own in [
+        OwnPool::Made { handle: 9, pool, rules: OwnRules { of_thread: true, on_oom: false } },
+        OwnPool::Begins { pool },
+    ] {
         script.event(EventKind::OwnPool(own));
     }
     ask(&mut script, place(1), 3 * MIB, Some((place(1), 20 * MIB)));
@@ -168,7 +171,7 @@ fn segments_that_sleep() {
     let mut script = script();
     let (pool, place) = ((0, 1), SEGMENT + (64 << 20));
     ask(&mut script, SEGMENT, 3 * MIB, Some((SEGMENT, 20 * MIB)));
-    for own in [OwnPool::Made { handle: 9, pool, of_thread: false }, OwnPool::Begins { pool }] {
+    for own in [OwnPool::Made { handle: 9, pool, rules: OwnRules::default() }, OwnPool::Begins { pool }] {
         script.event(EventKind::OwnPool(own));
     }
     let asked_ns = script.now();
@@ -304,6 +307,37 @@ fn blocks_that_streams_use() {
         ]
     );
     assert_eq!(found.frees_in_use, 1);
+}
+
+/// A request for which memory is out waits for the device: what comes back then is the retry's doing, in the model, too, and stands behind
+/// it. What came back before that stands before it.
+#[test]
+fn blocks_that_come_back_for_a_retry() {
+    let mut script = script();
+    let place = |number: u64| SEGMENT + number * (64 << 20);
+    for number in 0..2 {
+        ask(&mut script, place(number), 30 * MIB, Some((place(number), 32 * MIB)));
+        script.free(pools::PTA, place(number));
+    }
+    let asked_ns = script.now();
+    script.returned(pools::PTA, place(0)).alloc_failed(pools::HAL, 52 * MIB, (1, 1)).returned(pools::PTA, place(1));
+    script.free(pools::HAL, place(0)).free(pools::HAL, place(1)).alloc(pools::HAL, place(2), 52 * MIB);
+    script.pool_alloc(pools::PTA, place(2), 50 * MIB + 512, 52 * MIB).asked(asked_ns, 5, 50 * MIB);
+    let found = requests(&script);
+    let kinds: Vec<Op> = ops(&found).into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    let alloc = |mib| Op::Alloc { lane: 0, asked: mib * MIB };
+    assert_eq!(
+        kinds,
+        [
+            alloc(30),
+            Op::FreeInUse { slot: 0 },
+            alloc(30),
+            Op::FreeInUse { slot: 1 },
+            Op::Returned { slot: 0 },
+            alloc(50),
+            Op::Returned { slot: 1 },
+        ]
+    );
 }
 
 /// Rows without returns of blocks have no streams: a free is a free.

@@ -54,6 +54,9 @@ pub(super) struct Thread {
     emptied: Vec<Emptied>,
     /// Place kept for a request that may have failed, and its device.
     failed: Option<(usize, u8)>,
+    /// Slots of blocks that came back while the pool waited for the device, as its request had failed: the model's own retry brings
+    /// them back, so they are given back behind the request.
+    returned: Vec<u32>,
     /// Lane of its last request, by device.
     lanes: Vec<(u8, u16)>,
 }
@@ -118,6 +121,20 @@ impl Thread {
     /// Whether a call for memory has failed since the last call to the pool.
     pub(super) const fn is_failing(&self) -> bool {
         self.failed.is_some()
+    }
+
+    /// A block came back, that streams had used. Whether it waits for the end of the request.
+    pub(super) fn returned(&mut self, slot: u32) -> bool {
+        let waits = self.is_failing() && self.returned.len() < MAX_WAITING;
+        if waits {
+            self.returned.push(slot);
+        }
+        waits
+    }
+
+    /// Blocks that waited for the end of the request.
+    pub(super) fn take_returned(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.returned)
     }
 
     /// Takes a driver block out of the waiting ones.

@@ -142,7 +142,8 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         ],
         ..MEM_POOL
     },
-    // From 2.13 on, with `bool use_on_oom, bool no_split`: the object does not keep the allocator.
+    // From 2.13 on, with `bool use_on_oom, bool no_split`: the object does not keep the allocator. With `no_split` it ends with a call
+    // that has taken its place, and is not seen.
     ProbeSpec {
         symbol: "_ZN7c10_npu7MemPoolC1ESt10shared_ptrINS_19NPUCachingAllocator12NPUAllocatorEEbbb",
         meaning: CallKind::Pool(PoolCall::MemPoolMade),
@@ -150,6 +151,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
             (Field::Handle, Fetch::arg(0)),
             (Field::PoolFirst, Fetch::memory(0, 8)),
             (Field::PoolSecond, Fetch::memory(0, 16)),
+            (Field::PoolOnOom, Fetch::arg(3)),
         ],
         ..MEM_POOL
     },

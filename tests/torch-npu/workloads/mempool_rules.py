@@ -1,0 +1,66 @@
+"""A pool of the program's own for requests that would fail, beside one without rules. Memory runs out on purpose.
+
+usage: mempool_rules.py ROUNDS SEED
+
+With a torch_npu without such pools it prints `no rules`.
+"""
+import random
+import sys
+
+import truth
+import torch
+
+MIB = 1 << 20
+rounds, seed = int(sys.argv[1]), int(sys.argv[2])
+truth.start()
+chance = random.Random(seed)
+
+
+def request(mib):
+    return torch.empty(mib * MIB, dtype=torch.uint8, device="npu")
+
+
+def fill():
+    """What is left of the device, in the default pool."""
+    blocks = []
+    try:
+        while True:
+            blocks.append(request(256))
+    except RuntimeError:
+        return blocks
+
+
+try:
+    plain = torch.npu.MemPool()
+    spare = torch.npu.MemPool(use_on_oom=True)
+except TypeError:
+    print("no rules")
+    truth.finish()
+    raise SystemExit
+
+held = [request(chance.randint(1, 40)) for _ in range(6)]
+for number in range(rounds):
+    with torch.npu.use_mem_pool(plain):
+        blocks = [request(chance.randint(2, 30)) for _ in range(3)]
+        blocks.pop(chance.randrange(3))
+        blocks.append(request(chance.choice([1, 2, 11])))
+        blocks.append(torch.empty(chance.randrange(1, MIB // 2), dtype=torch.uint8, device="npu"))
+    with torch.npu.use_mem_pool(spare):
+        kept = [request(chance.randint(60, 200)) for _ in range(4)]
+    del kept[chance.randrange(2):]
+    filled = fill()
+    for _ in range(3):
+        try:
+            filled.append(request(chance.randint(20, 300)))
+        except RuntimeError:
+            filled = filled[2:]
+    held.append(request(chance.randint(1, 20)))
+    held.pop(chance.randrange(len(held)))
+    del blocks, kept, filled
+    if number % 3 == 2:
+        torch.npu.empty_cache()
+    truth.mark(f"round {number}")
+held.clear()
+del plain, spare
+truth.mark("pools gone")
+truth.finish()
