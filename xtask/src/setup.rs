@@ -63,6 +63,11 @@ pub(crate) fn to_check() -> Result<()> {
     if other.has_compiler() { Ok(()) } else { apt::install(&other.cross_packages) }
 }
 
+/// What makes packages; dpkg-deb is there.
+pub(crate) fn to_pack() -> Result<()> {
+    apt::install_missing(&[("rpmbuild", "rpm")])
+}
+
 /// What the simulated libraries need besides: some are C++.
 pub(crate) fn to_simulate(arch: &Arch) -> Result<()> {
     apt::install_missing(&[(&arch.tool("g++"), arch.cxx_package())])

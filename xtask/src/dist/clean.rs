@@ -1,16 +1,19 @@
-//! The package in a system that has nothing else: installed, and used to trace; and the static program there.
+//! The packages in a system that has nothing else: installed, and used to trace; and the static program there.
+//!
+//! There is one system, Debian's. The RPM package goes into it with a database of its own, without the C library's package: it shows that
+//! rpm installs, verifies and removes it and that it runs, not that it runs on `openEuler`.
 
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{deb, folder, static_name};
+use super::{deb, folder, rpm, static_name};
 use crate::{
     apt,
     arch::Arch,
     findings,
     project::{as_root, output, program, root, run as run_command},
-    sim,
+    setup, sim,
 };
 
 /// Allocations of the program that is traced.
@@ -36,15 +39,26 @@ trace static /static \"$1\"
 chroot \"$0\" sh -c 'zcat /usr/share/man/man1/memscope-bpf-run.1.gz | head -c 300; bash -n /usr/share/bash-completion/completions/memscope-bpf' >&2
 chroot \"$0\" sh -c 'ls /usr/lib/systemd/system/memscope-bpf.service /usr/lib/systemd/system/memscope-bpf.socket' >&2
 chroot \"$0\" dpkg --purge memscope-bpf >&2
-! chroot \"$0\" sh -c 'ls /usr/bin/memscope-bpf /usr/share/doc/memscope-bpf /usr/lib/systemd/system/memscope-bpf.*' >&2
+gone() {
+    ! chroot \"$0\" sh -c 'ls /usr/bin/memscope-bpf /usr/share/doc/memscope-bpf/README.md /usr/lib/systemd/system/memscope-bpf.*' >&2
+}
+gone
+rpm --root \"$0\" --initdb
+rpm --root \"$0\" --install --nodeps \"$0/package.rpm\" >&2
+trace rpm memscope-bpf \"$1\"
+rpm --root \"$0\" --verify --nodeps memscope-bpf >&2
+rpm --root \"$0\" --erase memscope-bpf >&2
+gone
 ";
 
-/// Installs a package of this machine's architecture, and traces with it, and with the static program.
+/// Installs the packages of this machine's architecture, and traces with them, and with the static program.
 pub(super) fn test(host: &Arch) -> Result<()> {
     sim::build(host)?;
+    setup::to_pack()?;
     let system = fresh_system()?;
     let into = |path: &str| system.join(path);
-    for (name, to) in [(deb::name(host), "package.deb"), (static_name(host), "static")] {
+    let names = [deb::name(host), static_name(host), rpm::name(host)];
+    for (name, to) in names.iter().zip(["package.deb", "static", "package.rpm"]) {
         let made = folder().join(name);
         ensure!(made.is_file(), "`{}` is not there: `./x dist` makes it", made.display());
         run_command(as_root("cp").arg(&made).arg(into(to)))?;
@@ -54,23 +68,25 @@ pub(super) fn test(host: &Arch) -> Result<()> {
     run_command(as_root("cp").arg("-r").args(parts).arg(into("sim")))?;
     let script = ["--mount", "sh", "-c", SCRIPT];
     let said = output(as_root("unshare").args(script).arg(&system).arg(CALLS.to_string()))?;
-    for (what, said) in [deb::name(host), static_name(host)].iter().zip(traces(&said)?) {
+    let traces = traces(&said);
+    ensure!(traces.len() == names.len(), "{} traces of {}", traces.len(), names.len());
+    for (what, said) in names.iter().zip(traces) {
         check(said).with_context(|| format!("the trace by {what}"))?;
     }
+    let [deb, standalone, rpm] = names;
     println!(
-        "{}: installed into a clean system, traced {CALLS} allocations, removed; {} did the same as it is",
-        deb::name(host),
-        static_name(host)
+        "{deb}, {rpm}: installed into a clean system, traced {CALLS} allocations, removed; {standalone} did the same as it is"
     );
     Ok(())
 }
 
-/// What was said of each of both traces: each begins with its findings.
-fn traces(said: &str) -> Result<[&str; 2]> {
+/// What was said of each trace: each begins with its findings.
+fn traces(said: &str) -> Vec<&str> {
     let starts = std::iter::once(0).chain(said.match_indices('\n').map(|(at, _)| at + 1));
-    let documents = starts.filter(|at| findings::is_document(said[*at..].lines().next().unwrap_or_default()));
-    let second = documents.max().filter(|at| *at > 0).context("no two traces")?;
-    Ok([&said[..second], &said[second..]])
+    let is_document = |at: &usize| findings::is_document(said[*at..].lines().next().unwrap_or_default());
+    let starts: Vec<usize> = starts.filter(is_document).collect();
+    let ends = starts.iter().skip(1).copied().chain([said.len()]);
+    starts.iter().zip(ends).map(|(start, end)| &said[*start..end]).collect()
 }
 
 /// A minimal Debian, made once, copied for each test.

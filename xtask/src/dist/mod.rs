@@ -2,8 +2,10 @@
 //! objects that are in all of them, and checksums.
 
 mod clean;
+mod contents;
 mod deb;
 mod licences;
+mod rpm;
 mod sbom;
 mod zig;
 
@@ -44,6 +46,7 @@ fn folder() -> PathBuf {
 fn make() -> Result<()> {
     setup::to_build()?;
     setup::to_check()?;
+    setup::to_pack()?;
     // Pages and completions come from the program itself, of this machine.
     build::run()?;
     let out = folder();
@@ -53,7 +56,7 @@ fn make() -> Result<()> {
     sbom::write(&packages, &out)?;
     let licences = licences::text(&packages)?;
     fs::write(out.join(licences::NAME), &licences).with_context(|| format!("failed to write {}", licences::NAME))?;
-    let texts = deb::Texts::of(&tool(), &out.join("texts"), licences)?;
+    let texts = contents::Texts::of(&tool(), &out.join("texts"), licences)?;
     let mut names = Vec::new();
     for arch in arch::all() {
         let object = object(arch, &out)?;
@@ -67,7 +70,8 @@ fn make() -> Result<()> {
         ensure_static(&standalone)?;
         ensure_has(&standalone, &object)?;
         deb::pack(arch, &built, &texts, &out)?;
-        names.extend([name, static_name, bpf::name(arch), deb::name(arch)]);
+        rpm::pack(arch, &built, &texts, &out)?;
+        names.extend([name, static_name, bpf::name(arch), deb::name(arch), rpm::name(arch)]);
     }
     names.extend([sbom::NAME.to_owned(), licences::NAME.to_owned()]);
     names.sort();
