@@ -15,7 +15,7 @@ const MAX_PACKED: usize = 20_000;
 pub struct Bounds {
     /// Device.
     pub device: u32,
-    /// Most bytes in use at once, after rounding: no allocator needs less.
+    /// Most bytes of the program at once, after rounding: no allocator needs less.
     pub floor_bytes: u64,
     /// Request behind which that was.
     pub floor_request: u64,
@@ -103,12 +103,16 @@ pub fn bounds(requests: &Requests, settings: &Settings) -> Vec<Bounds> {
                 live[slot] = (device, devices[usize::from(device)].begins(moment, size, number), size);
                 number += 1;
             }
-            Op::Free { slot } | Op::Returned { slot } => {
-                slots.give_back(slot);
+            // A block that streams still use: an allocator that waits for them needs no more.
+            Op::Free { slot } | Op::FreeInUse { slot } => {
                 if let Some(&(device, index, size)) = live.get(slot as usize) {
                     devices[usize::from(device)].ends(index, size, moment);
                 }
+                if matches!(op, Op::Free { .. }) {
+                    slots.give_back(slot);
+                }
             }
+            Op::Returned { slot } => slots.give_back(slot),
             _ => {}
         }
     }

@@ -5,8 +5,15 @@ use std::process::Command;
 
 use memscope_tests::harness::document::document;
 use memscope_tests::harness::tracer::{Folder, Run, tracer_path};
-use memscope_tests::torch::bench::Program;
+use memscope_tests::torch::bench::{Program, version};
 use serde_json::Value;
+
+/// 9 of `torch_npu` 2.9.0.post9.
+fn minor() -> u32 {
+    let folder = version();
+    let release = folder.file_name().and_then(|name| name.to_str()).expect("a version");
+    release.split('.').nth(1).and_then(|minor| minor.parse().ok()).expect("a version")
+}
 
 fn program(line: &str) -> Program {
     Program::new(line).env("TASK_QUEUE_ENABLE", "1")
@@ -15,6 +22,10 @@ fn program(line: &str) -> Program {
 /// What it says of its peaks when it runs by itself: allocated and reserved bytes.
 fn real(line: &str) -> [u64; 2] {
     let [output, _] = program(line).output(&Folder::new());
+    peaks_of(&output)
+}
+
+fn peaks_of(output: &str) -> [u64; 2] {
     let peaks = output.lines().find_map(|line| line.strip_prefix("peaks ")).expect("peaks");
     let peaks: Vec<u64> = peaks.split(' ').map(|bytes| bytes.parse().expect("bytes")).collect();
     peaks.try_into().expect("two")
@@ -130,6 +141,64 @@ fn pools_of_the_program() {
     }
 }
 
+/// A pool that the program makes for requests that would fail. Before `torch_npu` 2.13 there are none, and the program says so.
+#[test]
+fn pools_with_rules() {
+    let has_rules = minor() >= 13;
+    for configuration in ["", "expandable_segments:True"] {
+        let program = program("mempool_rules.py 6 5").env("PYTORCH_NPU_ALLOC_CONF", configuration);
+        let (run, truth) = program.traced(&[]);
+        assert_eq!(run.stdout.contains("no rules"), !has_rules, "{}", run.stdout);
+        let last = truth.marks.last().expect("a mark");
+        let peaks = ["allocated_bytes.all.peak", "reserved_bytes.all.peak"].map(|key| last.stat(0, key));
+        let found = answer(&run.folder.capture(), &[]);
+        let check = &found["check"];
+        println!("{} of {} events", check["agreeing"], check["events"]);
+        assert_eq!(check["agreeing"], check["events"], "{found:#}");
+        assert!(
+            !has_rules || check["events"].as_u64() > Some(100) && found["failures"].as_u64() > Some(5),
+            "{found:#}"
+        );
+        assert_answers(&found, peaks);
+    }
+}
+
+/// Blocks that other streams use, by four programs on streams that need time: what the pool held in the recording is known to the byte, and runs under
+/// other settings, which streams may let come out otherwise each time, hold as much as was foreseen. One of twelve may not.
+#[test]
+fn blocks_that_other_streams_use() {
+    let settings = ["expandable_segments:True", "max_split_size_mb:32", ""];
+    let mut missed = Vec::new();
+    for kind in ["prefetch", "gather", "offload", "serve"] {
+        let line = format!("streams.py {kind} 60 4");
+        let program = program(&line).env("ASCEND_SIM_WORK_US", "150");
+        let run = program.traced_with(&[]).0;
+        // A retry waits for streams: the device's size counts, too.
+        let mut asked = vec!["--limit", "2GiB"];
+        asked.extend(settings.iter().flat_map(|text| ["--set", text]));
+        let found = answer(&run.folder.capture(), &asked);
+        let (check, used) = (&found["check"], found["used_by_streams"].as_u64());
+        assert!(check["agreeing"] == check["events"] && used >= Some(60), "{kind}: {found:#}");
+        let own = peaks_of(&run.stdout);
+        assert_eq!(
+            [span(&found, "allocated_peak_bytes"), span(&found, "reserved_peak_bytes")],
+            own.map(|peak| [peak; 2])
+        );
+        for text in settings {
+            let answers = found["answers"].as_array().expect("answers");
+            let predicted = answers.iter().find(|answer| answer["settings"] == text).expect("the settings");
+            let [least, most] = span_of(predicted, "reserved_peak_bytes");
+            let [output, _] = program.clone().env("PYTORCH_NPU_ALLOC_CONF", text).output(&Folder::new());
+            let real = peaks_of(&output)[1];
+            println!("{kind} {text}: {least} to {most}, real {real}");
+            if !(least..=most).contains(&real) {
+                missed.push(format!("{kind} {text}: {least} to {most}, real {real}"));
+            }
+        }
+    }
+    assert!(missed.len() <= 1, "{missed:#?}");
+}
+
 /// Where the driver takes 20 ms to make memory, a recording says so; and what it has nothing of is not made up.
 #[test]
 fn times_of_driver_calls() {
@@ -164,7 +233,10 @@ fn rules_that_the_script_sets() {
         ("settings", 0, vec!["expandable_segments:True", "expandable_segments:False,max_split_size_mb:40"]),
         ("refused", 0, vec![]),
     ];
-    for (what, failures, set) in cases {
+    // `_set_allocator_settings` came behind 2.5.
+    let count = if minor() < 7 { 1 } else { cases.len() };
+    println!("{count} of {} cases", cases.len());
+    for (what, failures, set) in cases.into_iter().take(count) {
         let line = format!("sets.py {what}");
         let found = answer(&recorded(&line).folder.capture(), &[]);
         let check = &found["check"];

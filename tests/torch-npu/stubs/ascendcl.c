@@ -1,13 +1,14 @@
 /* libascendcl.so, beside the calls of ../../ascend-sim/src/ascendcl.c: contexts, events, and what torch_npu asks for at
- * its start. Nothing here has memory. Streams have no order: all work is done when the call that asks for it returns. */
+ * its start. Nothing here has memory. All work is done when the call that asks for it returns, and events with it, unless
+ * streams need time (work.h). */
 #define _GNU_SOURCE
 #include "acl/acl_rt.h"
 #include "runtime/rt.h"
+#include "work.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MAX_DEVICES 32
@@ -139,8 +140,20 @@ aclError aclrtDestroyStreamForce(aclrtStream stream)
 
 aclError aclrtStreamQuery(aclrtStream stream, int *status)
 {
-    enum { COMPLETE };
-    *status = COMPLETE;
+    enum { COMPLETE, NOT_READY };
+    *status = work_done_ns(stream) <= work_now_ns() ? COMPLETE : NOT_READY;
+    return ACL_SUCCESS;
+}
+
+aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout)
+{
+    work_wait(work_all_done_ns());
+    return ACL_SUCCESS;
+}
+
+aclError aclrtSynchronizeStreamWithTimeout(aclrtStream stream, int32_t timeout)
+{
+    work_wait(work_done_ns(stream));
     return ACL_SUCCESS;
 }
 
@@ -155,9 +168,6 @@ aclError aclrtGetStreamOverflowSwitch(aclrtStream stream, uint32_t *flag)
     { \
         return ACL_SUCCESS; \
     }
-DONE(aclrtSynchronizeDeviceWithTimeout, int32_t timeout)
-DONE(aclrtSynchronizeStreamWithTimeout, aclrtStream stream, int32_t timeout)
-DONE(aclrtStreamWaitEvent, aclrtStream stream, void *event)
 DONE(aclrtSetStreamFailureMode, aclrtStream stream, uint64_t mode)
 DONE(aclrtSetStreamOverflowSwitch, aclrtStream stream, uint32_t flag)
 DONE(aclrtSetOpWaitTimeout, uint32_t timeout)
@@ -189,9 +199,14 @@ aclError aclrtLaunchHostFunc(aclrtStream stream, void (*callback)(void *), void 
 
 /* ---- events ---- */
 
+/* Times in nanoseconds: done at this one, once it is recorded. */
+struct event {
+    uint64_t done_ns;
+};
+
 aclError aclrtCreateEventExWithFlag(void **event, uint32_t flag)
 {
-    *event = calloc(1, sizeof(struct timespec));
+    *event = calloc(1, sizeof(struct event));
     return *event ? ACL_SUCCESS : ACL_ERROR_BAD_ALLOC;
 }
 
@@ -213,17 +228,29 @@ aclError aclrtDestroyEvent(void *event)
 
 aclError aclrtRecordEvent(void *event, aclrtStream stream)
 {
-    clock_gettime(CLOCK_MONOTONIC, event);
+    uint64_t done = work_done_ns(stream), now = work_now_ns();
+    ((struct event *)event)->done_ns = done > now ? done : now;
     return ACL_SUCCESS;
 }
 
 DONE(aclrtResetEvent, void *event, aclrtStream stream)
-DONE(aclrtSynchronizeEvent, void *event)
+
+aclError aclrtSynchronizeEvent(void *event)
+{
+    work_wait(((struct event *)event)->done_ns);
+    return ACL_SUCCESS;
+}
+
+aclError aclrtStreamWaitEvent(aclrtStream stream, void *event)
+{
+    work_after(stream, ((struct event *)event)->done_ns);
+    return ACL_SUCCESS;
+}
 
 aclError aclrtQueryEventStatus(void *event, int *status)
 {
     enum { NOT_READY, COMPLETE };
-    *status = COMPLETE;
+    *status = ((struct event *)event)->done_ns <= work_now_ns() ? COMPLETE : NOT_READY;
     return ACL_SUCCESS;
 }
 
@@ -236,8 +263,8 @@ aclError aclrtQueryEventWaitStatus(void *event, int *status)
 
 aclError aclrtEventElapsedTime(float *milliseconds, void *start, void *end)
 {
-    const struct timespec *from = start, *to = end;
-    *milliseconds = (float)(to->tv_sec - from->tv_sec) * 1e3f + (float)(to->tv_nsec - from->tv_nsec) / 1e6f;
+    const struct event *from = start, *to = end;
+    *milliseconds = (float)((double)(int64_t)(to->done_ns - from->done_ns) / 1e6);
     return ACL_SUCCESS;
 }
 

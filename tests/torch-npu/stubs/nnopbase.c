@@ -1,5 +1,6 @@
 /* libnnopbase.so: the arguments of aclnn operators, and their phase two. */
 #include "operator.h"
+#include "work.h"
 #include "acl/acl_rt.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -148,6 +149,7 @@ static aclrtFuncHandle function_of(const char *name)
 int stub_launch(const char *name, void *stream)
 {
     const uint64_t arguments[1] = {0};
+    work_add(stream);
     return aclrtLaunchKernel(function_of(name), 1, arguments, sizeof arguments, stream);
 }
 

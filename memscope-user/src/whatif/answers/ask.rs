@@ -8,7 +8,7 @@ use crate::whatif::least::least;
 use crate::whatif::replay::{Blind, Outcome, Parting, Replay, Setup, Until};
 use crate::whatif::requests::{CallTime, CallTimes, Gaps, MarkOf, Requests};
 use crate::whatif::settings::{Release, Settings};
-use crate::whatif::streams::{LAGS, with_lags};
+use crate::whatif::streams::{OTHER_LAGS, with_lags};
 
 /// Frames shown of a request.
 const FRAMES: usize = 8;
@@ -73,7 +73,7 @@ impl<'a> Shown<'a> {
             }
             None => find_settings(whole, release, &card).0,
         };
-        let other_lags = LAGS.iter().filter(|lag| **lag != 1 && requests.frees_in_use > 0);
+        let other_lags = OTHER_LAGS.iter().filter(|_| requests.frees_in_use > 0);
         let lagged = other_lags.map(|lag| with_lags(requests, *lag)).collect();
         Ok(Self { requests, check, lagged, changed: question.changed })
     }
@@ -100,7 +100,7 @@ impl<'a> Shown<'a> {
             let card = Card { addresses, ..card.cloned().unwrap_or_else(own) };
             Setup { settings: settings.clone(), card, with_script }
         };
-        // What was in the pool before was put there under the recorded settings.
+        // The recording as it was. What was in the pool before was put there under its settings.
         let own = card.is_none() && !self.changed && text == self.settings();
         let run = |requests: &Requests, addresses: Addresses| {
             let setup = |device| setup(device, addresses.clone());
@@ -109,9 +109,14 @@ impl<'a> Shown<'a> {
         };
         let direction = self.direction();
         let first = run(self.requests, direction.clone());
-        let orders = [Addresses::Down, Addresses::Up, Addresses::Fresh].into_iter().filter(|order| *order != direction);
-        let mut others: Vec<Outcome> = orders.map(|order| run(self.requests, order)).collect();
-        others.extend(self.lagged.iter().map(|requests| run(requests, direction.clone())));
+        let mut others = Vec::new();
+        // What was is known: there is nothing to vary.
+        if !(own && self.check.is_whole()) {
+            let orders = [Addresses::Down, Addresses::Up, Addresses::Fresh];
+            let orders = orders.into_iter().filter(|order| *order != direction);
+            others.extend(orders.map(|order| run(self.requests, order)));
+            others.extend(self.lagged.iter().map(|requests| run(requests, direction.clone())));
+        }
         let mut answer = self.summed(text, &first, &others, own);
         let fraction = card.and_then(|card| card.fraction);
         answer.notes.extend(settings.without_effect(fraction).map(str::to_owned));
@@ -149,7 +154,11 @@ impl<'a> Shown<'a> {
         };
         // A replay that parts has seen a part of the run: where others go to the end, only they count.
         let counted: Vec<&Outcome> = all().filter(|outcome| fitting == 0 || outcome.fits()).collect();
-        let devices = (0..first.devices.len()).map(|index| self.of_device(index, &counted));
+        let devices = (0..first.devices.len()).map(|index| {
+            let as_recorded = (others.len() > 0 && self.requests.frees_in_use > 0 && first.fits())
+                .then(|| first.devices[index].figures.reserved_peak_bytes);
+            DeviceAnswer { reserved_peak_as_recorded_bytes: as_recorded, ..self.of_device(index, &counted) }
+        });
         let devices: Vec<DeviceAnswer> = devices.collect();
         let parted = all().find(|outcome| outcome.parting.is_some_and(|parting| parting.fails));
         let parting = first.parting.or_else(|| parted.and_then(|outcome| outcome.parting));
@@ -159,7 +168,7 @@ impl<'a> Shown<'a> {
         let gaps = Gaps { before_bytes, ..self.requests.gaps };
         let sure = if self.changed || !self.check.is_whole() || !gaps.is_none() {
             Sure::Estimate
-        } else if agree && self.requests.frees_in_use == 0 {
+        } else if agree && (own || self.requests.frees_in_use == 0) {
             Sure::Exact
         } else {
             Sure::Range
@@ -185,6 +194,7 @@ impl<'a> Shown<'a> {
             idle_at_peak_bytes: span(&idle),
             device_peak_bytes: span(&|outcome| outcome.devices[index].device_peak_bytes),
             retries: span(&|outcome| figures(outcome).retries),
+            reserved_peak_as_recorded_bytes: None,
             driver_calls: span(&|outcome| outcome.devices[index].calls.total()),
             making_ns: self.making_ns(&calls),
             calls,

@@ -108,6 +108,10 @@ pub struct DeviceAnswer {
     pub device: u32,
     /// The most that the pool held.
     pub reserved_peak_bytes: Span,
+    /// The same where blocks that other streams use come back as in the recording; absent without such blocks, and where that replay parts
+    /// from the recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserved_peak_as_recorded_bytes: Option<u64>,
     /// Peak of the program's part of it.
     pub allocated_peak_bytes: Span,
     /// Memory that the pool held and the program did not use, at the peak.

@@ -1,8 +1,12 @@
 //! Answers about recorded programs, against known results.
 
 use super::*;
+use crate::analyses::script::{Script, observe};
+use crate::backend::ascend::pools;
+use crate::model::{Device, RunEnd};
 use crate::whatif::cases::{TRACES, trace::Trace};
-use crate::whatif::requests::{Op, Requests};
+use crate::whatif::requests::{Op, Recorder, Requests, Source};
+use crate::whatif::streams::Lags;
 use crate::whatif::{MIB, Until};
 
 /// A leak of 1 MiB a step, without streams. Its trace has no places of blocks, and no sizes.
@@ -91,9 +95,12 @@ fn streams_give_a_range() {
     for lag in [false, true] {
         let requests = streams(lag);
         let found = ask(&requests, &requests, &Question { until: Until::End, ..Question::default() }).expect("answers");
-        let peaks = found.recorded.devices[0].reserved_peak_bytes;
-        assert_eq!(peaks, Span { least: 34 * MIB, most: 66 * MIB }, "{lag}");
-        assert_eq!((found.used_by_streams, found.recorded.replays), (1, 8));
+        let device = &found.recorded.devices[0];
+        assert_eq!(device.reserved_peak_bytes, Span { least: 34 * MIB, most: 66 * MIB }, "{lag}");
+        assert_eq!(device.reserved_peak_as_recorded_bytes, Some(if lag { 66 * MIB } else { 34 * MIB }));
+        assert_eq!((found.used_by_streams, found.recorded.replays), (1, 10));
+        // The first block is not the program's any more when it asks for the second.
+        assert_eq!(found.bounds[0].floor_bytes, (30 * MIB + 512) + 1024);
         let limited = Question { limit_bytes: Some(40 * MIB), ..Question::default() };
         // A retry waits for the stream: both fit, one of them with a synchronisation.
         let limited = ask(&requests, &requests, &limited).expect("answers");
@@ -102,15 +109,41 @@ fn streams_give_a_range() {
     }
 }
 
+/// What the pool held in the recording is known, whatever streams do in another run: one segment of 20 MiB, as the model has it, too.
+#[test]
+fn the_recording_itself_is_no_range() {
+    let (mut script, start) = (Script::new(7, Device::Npu(0)), 0x1200_0000_0000);
+    let (recorder, made) = Recorder::new(Source::Capture);
+    script.alloc(pools::HAL, start, 20 * MIB);
+    script.pool_alloc(pools::PTA, start, 9 * MIB + 512, 20 * MIB).asked(1, 5, 9 * MIB).free(pools::PTA, start);
+    script.pool_alloc(pools::PTA, start + 9 * MIB + 512, 2 * MIB + 512, 20 * MIB).asked(1, 5, 2 * MIB);
+    script.returned(pools::PTA, start);
+    script.pool_alloc(pools::PTA, start, 9 * MIB + 512, 20 * MIB).asked(1, 5, 9 * MIB);
+    observe(recorder, script.events(), &RunEnd::default());
+    let requests = made.try_recv().expect("a run").remove(0);
+    let found = ask(&requests, &requests, &Question::default()).expect("answers");
+    assert!(found.check.is_whole(), "{:?}", found.check);
+    let device = &found.recorded.devices[0];
+    assert_eq!((found.recorded.sure, found.recorded.replays), (Sure::Exact, 1));
+    assert_eq!((device.reserved_peak_bytes, device.reserved_peak_as_recorded_bytes), (Span::of(20 * MIB), None));
+    // Another run of it may wait for the stream longer.
+    let again = &found.answers[0];
+    let device = &again.devices[0];
+    assert_eq!((again.sure, device.reserved_peak_as_recorded_bytes), (Sure::Range, Some(20 * MIB)));
+    assert_eq!(device.reserved_peak_bytes, Span { least: 20 * MIB, most: 40 * MIB });
+}
+
 /// Lags of other lengths keep requests and frees; blocks that come back later than the run stay out.
 #[test]
 fn other_lags_keep_all_requests() {
     let requests = Trace::new("A 0 0 512 5 0\nD 0\nA 0 1 512 5 0\nR 0\nA 0 2 512 5 0\nF 1\nF 2").requests();
     let kinds = |requests: &Requests| requests.words.iter().collect::<Vec<Op>>();
-    let late = kinds(&crate::whatif::streams::with_lags(&requests, 16));
+    let with_lags = |times, least| kinds(&crate::whatif::streams::with_lags(&requests, Lags { times, least }));
+    let late = with_lags(16, 0);
     assert!(!late.iter().any(|op| matches!(op, Op::Returned { .. })), "{late:?}");
     assert_eq!(late.len(), 6);
-    let early = kinds(&crate::whatif::streams::with_lags(&requests, 0));
+    let early = with_lags(0, 0);
     assert_eq!(early[2], Op::Returned { slot: 0 }, "{early:?}");
-    assert_eq!(kinds(&crate::whatif::streams::with_lags(&requests, 1)), kinds(&requests));
+    assert_eq!(with_lags(1, 0), kinds(&requests));
+    assert_eq!(with_lags(0, 1), with_lags(1, 0));
 }

@@ -287,6 +287,11 @@ fn retries(span: Span) -> String {
     format!("{} {}", count(span), if span == Span::of(1) { "retry" } else { "retries" })
 }
 
+/// The peak to compare: with the streams of the recording, else the worst.
+fn peak_bytes(device: &DeviceAnswer) -> u64 {
+    device.reserved_peak_as_recorded_bytes.unwrap_or(device.reserved_peak_bytes.most)
+}
+
 fn write_device(
     word: &str,
     device: &DeviceAnswer,
@@ -294,12 +299,18 @@ fn write_device(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let change = before.map(|before| {
-        let (now, then) = (i128::from(device.reserved_peak_bytes.most), i128::from(before.reserved_peak_bytes.most));
+        let [now, then] = [device, before].map(|device| i128::from(peak_bytes(device)));
         let sign = if now < then { "-" } else { "+" };
         format!(" ({sign}{} to the recording)", rounded((now - then).unsigned_abs()))
     });
     let change = change.unwrap_or_default();
-    writeln!(out, "  {word}:{}: the pool holds up to {}{change}", device.device, span(device.reserved_peak_bytes))?;
+    let peak = match device.reserved_peak_as_recorded_bytes {
+        Some(bytes) if !device.reserved_peak_bytes.is_one() => {
+            format!("{}, {} as streams decide", rounded(bytes.into()), span(device.reserved_peak_bytes))
+        }
+        _ => span(device.reserved_peak_bytes),
+    };
+    writeln!(out, "  {word}:{}: the pool holds up to {peak}{change}", device.device)?;
     writeln!(
         out,
         "    blocks up to {}; not in use at the peak {}",
@@ -339,7 +350,7 @@ fn write_part(word: &str, part: &Part, out: &mut dyn Write) -> io::Result<()> {
 
 fn write_bounds(word: &str, bounds: &Bounds, recorded: &Answer, out: &mut dyn Write) -> io::Result<()> {
     let peak = recorded.devices.iter().find(|device| device.device == bounds.device);
-    let peak_bytes = peak.map_or(0, |device| device.reserved_peak_bytes.most);
+    let peak_bytes = peak.map_or(0, peak_bytes);
     writeln!(out, "Bounds of {word}:{} under the recorded settings", bounds.device)?;
     writeln!(out, "  blocks that are live at once {}: no allocator needs less", rounded(bounds.floor_bytes.into()))?;
     match (bounds.packed_bytes, bounds.unavoidable_bytes()) {
