@@ -63,9 +63,9 @@ pub(crate) fn to_check() -> Result<()> {
     if other.has_compiler() { Ok(()) } else { apt::install(&other.cross_packages) }
 }
 
-/// What makes packages; dpkg-deb is there.
+/// What makes packages, and a copy of the sources; dpkg-deb is there.
 pub(crate) fn to_pack() -> Result<()> {
-    apt::install_missing(&[("rpmbuild", "rpm")])
+    apt::install_missing(&[("rpmbuild", "rpm"), ("cpio", "cpio")])
 }
 
 /// What the simulated libraries need besides: some are C++.

@@ -199,6 +199,24 @@ fn blocks_that_other_streams_use() {
     assert!(missed.len() <= 1, "{missed:#?}");
 }
 
+/// Threads that make requests at once. Their reports may come in another order than their requests, so one of four recordings may be
+/// reproduced in part; the peaks are those of the program in all.
+#[test]
+fn threads_at_once() {
+    let mut whole = 0;
+    for (configuration, seed) in [("", 2), ("", 3), ("expandable_segments:True", 2), ("expandable_segments:True", 3)] {
+        let program = program(&format!("threads.py 400 {seed}")).env("PYTORCH_NPU_ALLOC_CONF", configuration);
+        let run = program.traced_with(&[]).0;
+        let found = answer(&run.folder.capture(), &[]);
+        let check = &found["check"];
+        println!("{} of {} events", check["agreeing"], check["events"]);
+        assert!(check["events"].as_u64() > Some(1000), "{check:#}");
+        whole += usize::from(check["agreeing"] == check["events"]);
+        assert_answers(&found, peaks_of(&run.stdout));
+    }
+    assert!(whole >= 3, "{whole} of 4");
+}
+
 /// Where the driver takes 20 ms to make memory, a recording says so; and what it has nothing of is not made up.
 #[test]
 fn times_of_driver_calls() {

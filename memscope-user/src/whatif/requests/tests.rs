@@ -286,6 +286,26 @@ fn a_retry_is_not_of_the_program() {
     assert!(!ops(&found).iter().any(|op| matches!(op, Op::EmptyCache { .. } | Op::Failed { .. })));
 }
 
+/// A thread empties the cache and waits for the pool, where another thread gets a block of it first: segments are freed behind that.
+#[test]
+fn caches_emptied_beside_requests() {
+    let mut script = script();
+    let second = SEGMENT + (64 << 20);
+    for addr in [SEGMENT, second] {
+        ask(&mut script, addr, 15 * MIB, Some((addr, 16 * MIB)));
+    }
+    free(&mut script, SEGMENT);
+    free(&mut script, second);
+    script.thread(8).event(EventKind::CacheEmptied).thread(9);
+    ask(&mut script, SEGMENT, 14 * MIB, None);
+    script.thread(8).free(pools::HAL, second).thread(9);
+    ask(&mut script, SEGMENT + 15 * MIB, MIB / 2, None);
+    let found = ops(&requests(&script));
+    let kinds: Vec<Op> = found.into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).skip(4).collect();
+    let alloc = |asked| Op::Alloc { lane: 0, asked };
+    assert_eq!(kinds, [alloc(14 * MIB), Op::EmptyCache { device: 0 }, alloc(MIB / 2)]);
+}
+
 /// A block that the pool reports as returned later was used by a stream until then.
 #[test]
 fn blocks_that_streams_use() {

@@ -44,6 +44,8 @@ struct Emptied {
     time_ns: u64,
     at: usize,
     device: u8,
+    /// The program has called for it, and no segment was freed yet.
+    called: Option<Op>,
 }
 
 /// A thread.
@@ -93,7 +95,7 @@ impl Thread {
     /// The program has the pool give back memory, by `op`: segments freed next are part of that.
     pub(super) fn emptied(&mut self, time_ns: u64, device: u8, op: Op, words: &mut Words) {
         self.emptied.retain(|emptied| emptied.device != device);
-        self.emptied.push(Emptied { time_ns, at: words.push(op), device });
+        self.emptied.push(Emptied { time_ns, at: words.push(op), device, called: Some(op) });
     }
 
     /// Whether the program has the pool of a device give back memory, or a segment of it was freed, since the last call to the pool.
@@ -101,10 +103,19 @@ impl Thread {
         self.emptied.iter().any(|emptied| emptied.device == device)
     }
 
-    /// A segment was freed.
+    /// A segment was freed. The first one is when the pool gives memory back: other threads may have made requests since the call.
     pub(super) fn segment_freed(&mut self, time_ns: u64, device: u8, words: &mut Words) {
-        if !self.is_emptying(device) {
-            self.emptied(time_ns, device, Op::EmptyCache { device }, words);
+        match self.emptied.iter_mut().find(|emptied| emptied.device == device) {
+            None => {
+                let at = words.push(Op::EmptyCache { device });
+                self.emptied.push(Emptied { time_ns, at, device, called: None });
+            }
+            Some(emptied) => {
+                if let Some(op) = emptied.called.take() {
+                    words.replace(emptied.at, Op::Nothing { words: 1 });
+                    emptied.at = words.push(op);
+                }
+            }
         }
     }
 
