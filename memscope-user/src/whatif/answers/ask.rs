@@ -155,7 +155,7 @@ impl<'a> Shown<'a> {
         // A replay that parts has seen a part of the run: where others go to the end, only they count.
         let counted: Vec<&Outcome> = all().filter(|outcome| fitting == 0 || outcome.fits()).collect();
         let devices = (0..first.devices.len()).map(|index| {
-            let as_recorded = (others.len() > 0 && self.requests.frees_in_use > 0 && first.fits())
+            let as_recorded = (!others.is_empty() && self.requests.frees_in_use > 0 && first.fits())
                 .then(|| first.devices[index].figures.reserved_peak_bytes);
             DeviceAnswer { reserved_peak_as_recorded_bytes: as_recorded, ..self.of_device(index, &counted) }
         });
