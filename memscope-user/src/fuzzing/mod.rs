@@ -201,7 +201,8 @@ fn filter(bytes: &[u8]) {
 fn snapshot(bytes: &[u8]) {
     let Ok(requests) = requests_of(bytes, None) else { return };
     let _ = whatif::find_settings(&requests, requests.family.newest(), &Card::default());
-    let setup = Setup { settings: Settings::of(requests.family), card: Card::default(), with_script: true };
+    let setup =
+        Setup { settings: Settings::of(requests.family), card: Card::default(), with_script: true, with_limits: true };
     let _ = whatif::replay(&requests, &setup, Until::End);
 }
 

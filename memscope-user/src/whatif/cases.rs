@@ -77,6 +77,7 @@ fn run(requests: &Requests, conditions: &Conditions<'_>) -> (Outcome, Vec<Vec<[u
             addresses: conditions.addresses.clone(),
         },
         with_script: false,
+        with_limits: false,
     };
     let mut replay = Replay::new(requests, setup, conditions.until);
     replay.pools.iter_mut().for_each(|pool| pool.history = Some(Vec::new()));
@@ -176,7 +177,7 @@ fn the_least_memory_is_that_of_real_runs() {
 /// Least memory and retries there, on the test bench's driver.
 fn least_of(trace: &str) -> (u64, u64) {
     let card = Card { addresses: Addresses::Gapped, ..Card::default() };
-    let setup = Setup { settings: Settings::default(), card, with_script: false };
+    let setup = Setup { settings: Settings::default(), card, with_script: false, with_limits: false };
     let found = least(&Trace::new(trace).requests(), &setup, 0, false).expect("it fits");
     (found.bytes, found.retries)
 }

@@ -159,6 +159,7 @@ impl Iterator for Acts<'_> {
                 | Op::Mark { .. }
                 | Op::PoolReleased { .. }
                 | Op::PoolEmptied { .. }
+                | Op::Limit { .. }
                 | Op::Settings { .. }
                 | Op::Fraction { .. }
                 | Op::Nothing { .. } => {}

@@ -147,7 +147,7 @@ pub fn check(requests: &Requests, text: &str, settings: &Settings, card: &Card) 
         let segments = requests.segments.get(usize::from(device)).cloned().unwrap_or_default();
         let addresses = if places { Addresses::Recorded(segments.into()) } else { card.addresses.clone() };
         let card = Card { addresses, ..requests.recorded_card(device, card) };
-        Setup { settings: settings.clone(), card, with_script: true }
+        Setup { settings: settings.clone(), card, with_script: true, with_limits: true }
     };
     let reserved_bytes = vec![None; requests.devices.len()];
     let mut compare = Compare { requests, places, number: 0, agreeing: 0, reserved_bytes, first: None };

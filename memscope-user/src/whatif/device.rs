@@ -166,6 +166,11 @@ impl Device {
         self.used_bytes = self.used_bytes.saturating_sub(bytes);
     }
 
+    /// The process can have these many bytes from here on.
+    pub(super) const fn leave(&mut self, bytes: u64) {
+        self.memory_bytes = bytes;
+    }
+
     /// Memory of others in the process, as the recording has it.
     pub(super) fn others(&mut self, bytes: i64) {
         self.used_bytes = self.used_bytes.saturating_add_signed(bytes);

@@ -19,6 +19,8 @@ pub struct Setup {
     pub card: Card,
     /// Settings that the script sets later apply, too.
     pub with_script: bool,
+    /// What other processes leave of the device applies, as the recording has it.
+    pub with_limits: bool,
 }
 
 /// End of a replay.
@@ -137,8 +139,9 @@ impl<'a> Replay<'a> {
     /// `setup` gives what each device has.
     pub(super) fn new(requests: &'a Requests, setup: impl Fn(u8) -> Setup, until: Until) -> Self {
         let count = requests.devices.len() as u8;
-        let pool = |Setup { settings, card, with_script }| {
-            Pool::new(settings, card).with_script(with_script).with_own_rules(requests.own_rules.clone())
+        let pool = |Setup { settings, card, with_script, with_limits }| {
+            let pool = Pool::new(settings, card).with_script(with_script).with_limits(with_limits);
+            pool.with_own_rules(requests.own_rules.clone())
         };
         let mut pools: Vec<Pool> = (0..count).map(|device| pool(setup(device))).collect();
         let lane = |lane: &super::requests::Lane| {
@@ -207,6 +210,7 @@ impl<'a> Replay<'a> {
             }
             Op::PoolReleased { device, private } => self.pools[usize::from(device)].released(private),
             Op::PoolEmptied { device, private } => self.pools[usize::from(device)].empty_private(private),
+            Op::Limit { device, bytes } => self.pools[usize::from(device)].leave(bytes),
             Op::Settings { index } => self.set(index),
             Op::Fraction { device, fraction } => self.pools[usize::from(device)].limit_to(fraction.value()),
             Op::Nothing { .. } => {}

@@ -5,6 +5,7 @@
 #include "ascend_hal.h"
 #include "journal.h"
 #include <execinfo.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -65,6 +66,9 @@ static bool huge_separate, has_content, has_stacks;
 /* Microseconds that a call takes that makes memory. */
 static uint32_t driver_us;
 static struct device devices[MAX_DEVICES];
+/* Bytes of each device that all processes have together which were given the same file; none by default: then each has the
+ * devices for itself. */
+static uint64_t *used_by_all;
 
 static pthread_mutex_t host_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct arena host;
@@ -122,6 +126,27 @@ static void unlock_all(void)
         pthread_mutex_unlock(&devices[id].lock);
 }
 
+/* A process that ends gives all back; one that is killed does not. */
+__attribute__((destructor)) static void hal_end(void)
+{
+    for (uint32_t id = 0; used_by_all && id < device_count; id++)
+        __atomic_fetch_sub(&used_by_all[id], devices[id].normal.used, __ATOMIC_RELAXED);
+}
+
+static void share_devices(const char *path)
+{
+    int file = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+    const size_t len = MAX_DEVICES * sizeof *used_by_all;
+    if (file < 0)
+        return;
+    if (ftruncate(file, (off_t)len))
+        abort();
+    used_by_all = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (used_by_all == MAP_FAILED)
+        abort();
+    close(file);
+}
+
 __attribute__((constructor)) static void hal_start(void)
 {
     device_count = (uint32_t)env_number("ASCEND_SIM_DEVICES", 8);
@@ -137,6 +162,7 @@ __attribute__((constructor)) static void hal_start(void)
     if (huge_capacity > capacity)
         huge_capacity = capacity;
     everything_init();
+    share_devices(getenv("ASCEND_SIM_SHARED"));
     pthread_atfork(lock_all, unlock_all, everything_init);
 }
 
@@ -153,6 +179,11 @@ static bool charge(struct device *device, enum page_kind kind, uint32_t module, 
     struct usage *usage = &device->usage[module];
     if (len > pool->limit - pool->used)
         return false;
+    uint64_t *all = used_by_all && !huge_separate ? &used_by_all[device - devices] : NULL;
+    if (all && __atomic_add_fetch(all, len, __ATOMIC_RELAXED) > pool->limit) {
+        __atomic_fetch_sub(all, len, __ATOMIC_RELAXED);
+        return false;
+    }
     pool->used += len;
     usage->current += len;
     if (usage->current > usage->peak)
@@ -163,6 +194,8 @@ static bool charge(struct device *device, enum page_kind kind, uint32_t module, 
 static void uncharge(struct device *device, enum page_kind kind, uint32_t module, uint64_t len)
 {
     pool_of(device, kind)->used -= len;
+    if (used_by_all && !huge_separate)
+        __atomic_fetch_sub(&used_by_all[device - devices], len, __ATOMIC_RELAXED);
     device->usage[module].current -= len;
 }
 

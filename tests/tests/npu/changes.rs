@@ -37,11 +37,16 @@ fn recorded(line: &str) -> Run {
 
 /// The answer about the process.
 fn answer(capture: &Path, options: &[&str]) -> Value {
+    answers(capture, options).remove(0)
+}
+
+/// The answers about all processes.
+fn answers(capture: &Path, options: &[&str]) -> Vec<Value> {
     let output =
         Command::new(tracer_path()).arg("whatif").arg(capture).args(["--quick", "--json"]).args(options).output();
     let output = output.expect("started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    document(&output.stdout)["processes"][0].clone()
+    document(&output.stdout)["processes"].as_array().expect("processes").clone()
 }
 
 /// Least and most of a figure of the device, under the recorded settings.
@@ -215,6 +220,26 @@ fn threads_at_once() {
         assert_answers(&found, peaks_of(&run.stdout));
     }
     assert!(whole >= 3, "{whole} of 4");
+}
+
+/// Two processes on one device, of which one gives memory back half-way: what was refused before, and had later, is reproduced for both.
+#[test]
+fn processes_on_one_device() {
+    for configuration in ["", "expandable_segments:True"] {
+        let shared = Folder::new();
+        let file = shared.path().join("devices").display().to_string();
+        let program = program("neighbours.py 5").env("PYTORCH_NPU_ALLOC_CONF", configuration);
+        let run = program.env("ASCEND_SIM_SHARED", &file).traced_with(&[]).0;
+        let found = answers(&run.folder.capture(), &[]);
+        assert_eq!(found.len(), 2, "{found:#?}");
+        for process in &found {
+            let check = &process["check"];
+            println!("{} of {} events, {} failed", check["agreeing"], check["events"], process["failures"]);
+            assert_eq!(check["agreeing"], check["events"], "{process:#}");
+        }
+        let own = found.iter().find(|process| process["failures"] == 3).expect("three requests that failed");
+        assert_answers(own, peaks_of(&run.stdout));
+    }
 }
 
 /// Where the driver takes 20 ms to make memory, a recording says so; and what it has nothing of is not made up.

@@ -94,11 +94,11 @@ impl<'a> Shown<'a> {
     fn replayed(&self, text: &str, settings: &Settings, question: &Question, card: Option<&Card>) -> Answer {
         let recorded = Card { limits_whole_fraction: question.release.limits_whole_fraction(), ..Card::default() };
         // Other settings are asked about in place of all that the script sets.
-        let with_script = text == self.settings();
+        let (with_script, with_limits) = (text == self.settings(), card.is_none());
         let setup = |device: u8, addresses: Addresses| {
             let own = || self.requests.recorded_card(device, &recorded);
             let card = Card { addresses, ..card.cloned().unwrap_or_else(own) };
-            Setup { settings: settings.clone(), card, with_script }
+            Setup { settings: settings.clone(), card, with_script, with_limits }
         };
         // The recording as it was. What was in the pool before was put there under its settings.
         let own = card.is_none() && !self.changed && text == self.settings();

@@ -69,6 +69,7 @@ pub(super) struct Pool {
     settings: Settings,
     card: Card,
     with_script: bool,
+    with_limits: bool,
     allowed_bytes: Option<u64>,
     device: Device,
     blocks: Blocks,
@@ -96,6 +97,7 @@ impl Pool {
             settings,
             card,
             with_script: false,
+            with_limits: false,
             blocks: Blocks::default(),
             racks: Racks::default(),
             reservations: Vec::new(),
@@ -113,6 +115,18 @@ impl Pool {
     /// Whether what the script sets applies.
     pub(super) fn with_script(self, with_script: bool) -> Self {
         Self { with_script, ..self }
+    }
+
+    /// Whether what other processes leave of the device applies.
+    pub(super) fn with_limits(self, with_limits: bool) -> Self {
+        Self { with_limits, ..self }
+    }
+
+    /// Other processes leave these many bytes of the device.
+    pub(super) const fn leave(&mut self, bytes: u64) {
+        if self.with_limits {
+            self.device.leave(bytes);
+        }
     }
 
     /// With the rules of private pools, by their numbers.

@@ -3,6 +3,7 @@
 mod costs;
 mod from_events;
 mod graphs;
+mod limits;
 mod old;
 mod process;
 #[cfg(test)]
@@ -134,6 +135,8 @@ pub struct Requests {
     pub limit_bytes: Vec<Option<u64>>,
     /// Bytes of each device, where the program has asked for them.
     pub total_bytes: Vec<Option<u64>>,
+    /// What the driver left of a device differed in time: [`Op::Limit`] has it.
+    pub(super) limits_vary: bool,
     /// The most that the pool held, where that is known, by device: a device has no less.
     pub held_bytes: Vec<u64>,
     /// Settings of the pool that the program was started with.
@@ -238,6 +241,7 @@ impl Requests {
     /// A device as in the recording: without the memory that the driver refused.
     pub(super) fn recorded_card(&self, device: u8, card: &Card) -> Card {
         let limit_bytes = self.limit_bytes.get(usize::from(device)).copied().flatten();
+        let limit_bytes = limit_bytes.filter(|_| !self.limits_vary);
         let memory_bytes = limit_bytes.map_or(card.memory_bytes, |above| above.saturating_sub(1));
         let total_bytes = self.total_bytes.get(usize::from(device)).copied().flatten().unwrap_or(card.total_bytes);
         let held_bytes = self.held_bytes.get(usize::from(device)).copied().unwrap_or(0);

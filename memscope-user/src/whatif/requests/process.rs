@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::costs::Costs;
 use super::graphs::{Graphs, Unheld};
+use super::limits::Limits;
 use super::thread::{Grown, HANDLE, OfPool, Reserved, Thread};
 use super::uses::Uses;
 use super::words::{MAX_LANES, MAX_MARKS, Op, Slots};
@@ -13,7 +14,6 @@ use crate::model::{
     Access, Alloc, AllocApi, Block, BlockReturned, Device, Event, EventKind, Free, FreeCause, Mark as Marked,
     ModuleRole, OpPhase, Pool, PoolOperators, PoolRefused, PoolSet, Region, RegionKind, Setting,
 };
-use crate::whatif::device::PAGE_BYTES;
 
 /// Variable with the pool's settings.
 const CONFIGURATION: &str = "PYTORCH_NPU_ALLOC_CONF";
@@ -64,6 +64,7 @@ pub(super) struct Process {
     /// Whether the pool reports returned blocks; not known yet.
     tells_returns: Option<bool>,
     costs: Costs,
+    limits: Limits,
     /// Last uses, if they are asked about.
     uses: Option<Uses>,
 }
@@ -87,6 +88,7 @@ impl Process {
         self.requests.call_times = self.costs.conclude();
         self.requests.others_peak_bytes = others_peaks(&self.requests);
         self.requests.own_rules = self.graphs.rules;
+        self.requests.limits_vary = self.limits.conclude(&mut self.requests.words);
         self.requests.shrink();
         self.requests
     }
@@ -157,7 +159,7 @@ impl Process {
     /// The driver has refused memory: the process cannot have this much.
     fn limited(&mut self, device: u8, size_bytes: u64) {
         let index = usize::from(device);
-        let above = self.held_bytes[index].saturating_add(size_bytes.next_multiple_of(PAGE_BYTES));
+        let above = self.limits.refused(device, self.held_bytes[index], size_bytes, &mut self.requests.words);
         let known = &mut self.requests.limit_bytes[index];
         *known = Some(known.map_or(above, |known| known.min(above)));
     }
@@ -408,6 +410,7 @@ impl Process {
         let at = self.others(device, bytes.cast_signed());
         let held = &mut self.held_bytes[usize::from(device)];
         *held = held.saturating_add(bytes);
+        self.limits.holds(device, *held, &mut self.requests.words);
         self.driver.insert((api, addr), DriverBlock { device, bytes, segment: false, of_object: false });
         let key = if api == AllocApi::Create { addr | HANDLE } else { addr };
         let grown = Grown { time_ns: event.time_ns, key, device, bytes, at };

@@ -259,6 +259,29 @@ fn failed_requests() {
     assert_eq!((found.failures, found.limit_bytes.as_slice()), (1, &[Some(30 * MIB)][..]));
 }
 
+/// Others hold a part of the device: 20 MiB and 30 more are refused, and later there are 52. The limit is that of its time, and the model fails
+/// where the program did.
+#[test]
+fn others_give_memory_back() {
+    let mut script = script();
+    let second = SEGMENT + (64 << 20);
+    ask(&mut script, SEGMENT, 3 * MIB, Some((SEGMENT, 20 * MIB)));
+    let asked_ns = script.now();
+    script.alloc_failed(pools::HAL, 30 * MIB, (1, 1));
+    refused(&mut script, asked_ns, 29 * MIB);
+    ask(&mut script, second, 31 * MIB, Some((second, 32 * MIB)));
+    let found = requests(&script);
+    let kinds: Vec<Op> = ops(&found).into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    let alloc = |mib| Op::Alloc { lane: 0, asked: mib * MIB };
+    let limit = |bytes| Op::Limit { device: 0, bytes };
+    assert_eq!(
+        kinds,
+        [alloc(3), limit(50 * MIB - 1), Op::Failed { lane: 0, asked: 29 * MIB }, limit(u64::MAX), alloc(31)]
+    );
+    let card = found.recorded_card(0, &Card::default());
+    assert_eq!(card.memory_bytes, u64::MAX);
+}
+
 /// The order matters: first the failure, then the cache that the program empties because of it.
 #[test]
 fn a_cache_emptied_behind_a_failure() {

@@ -34,6 +34,8 @@ pub(in crate::whatif) enum Op {
     Settings { index: u32 },
     /// The program may have this part of a device.
     Fraction { device: u8, fraction: Fraction },
+    /// The process can have these many bytes of a device from here on: others hold the rest. Only of the recording.
+    Limit { device: u8, bytes: u64 },
     /// Nothing: was first taken for another operation.
     Nothing { words: u8 },
 }
@@ -63,6 +65,7 @@ const POOL_RELEASED: u32 = 5;
 const SETTINGS: u32 = 6;
 const FRACTION: u32 = 7;
 const POOL_EMPTIED: u32 = 8;
+const LIMIT: u32 = 9;
 
 /// The words of an operation, and their number.
 const fn encode(op: Op) -> ([u32; 3], usize) {
@@ -75,6 +78,7 @@ const fn encode(op: Op) -> ([u32; 3], usize) {
         Op::EmptyCache { device } => ([other(EMPTY_CACHE, device as u32), 0, 0], 1),
         Op::Others { device, bytes } => wide(OTHERS, device, bytes as u64),
         Op::Reserved { device, bytes } => wide(RESERVED, device, bytes),
+        Op::Limit { device, bytes } => wide(LIMIT, device, bytes),
         Op::Settings { index } => ([other(SETTINGS, index), 0, 0], 1),
         Op::Fraction { device, fraction } => wide(FRACTION, device, fraction.value().to_bits()),
         Op::Mark { index } => ([other(MARK, index), 0, 0], 1),
@@ -184,6 +188,7 @@ fn decode_other(low: u32, rest: &[u32]) -> Option<(Op, usize)> {
         EMPTY_CACHE => (Op::EmptyCache { device }, 0),
         OTHERS => (Op::Others { device, bytes: wide()?.cast_signed() }, 2),
         RESERVED => (Op::Reserved { device, bytes: wide()? }, 2),
+        LIMIT => (Op::Limit { device, bytes: wide()? }, 2),
         MARK => (Op::Mark { index: value }, 0),
         POOL_RELEASED => (Op::PoolReleased { device: upper, private }, 0),
         POOL_EMPTIED => (Op::PoolEmptied { device: upper, private }, 0),
@@ -245,6 +250,7 @@ mod tests {
             Op::PoolReleased { device: 255, private: 8192 },
             Op::PoolEmptied { device: 255, private: 8192 },
             Op::Settings { index: (1 << 24) - 1 },
+            Op::Limit { device: 3, bytes: u64::MAX },
             Op::Fraction { device: 254, fraction: Fraction::of(0.3) },
             Op::Nothing { words: 3 },
             Op::Free { slot: 0 },
