@@ -53,7 +53,11 @@ pub(crate) fn run() -> Result<bool> {
         let mut peak_bytes = 0;
         for text in SETTINGS {
             let settings = Settings::parse(text, Release::Next)?;
-            let outcome = replay(&requests, &Setup { settings, card: Card::default(), with_script: false }, Until::End);
+            let outcome = replay(
+                &requests,
+                &Setup { settings, card: Card::default(), with_script: false, with_limits: false },
+                Until::End,
+            );
             peak_bytes = peak_bytes.max(outcome.devices[0].figures.reserved_peak_bytes);
         }
         let seconds = cpu_seconds() - started;
