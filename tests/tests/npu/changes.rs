@@ -6,6 +6,7 @@ use std::process::Command;
 use memscope_tests::harness::document::document;
 use memscope_tests::harness::tracer::{Folder, Run, tracer_path};
 use memscope_tests::torch::bench::{Program, version};
+use memscope_tests::torch::truth::Truth;
 use serde_json::Value;
 
 /// 9 of `torch_npu` 2.9.0.post9.
@@ -29,6 +30,12 @@ fn peaks_of(output: &str) -> [u64; 2] {
     let peaks = output.lines().find_map(|line| line.strip_prefix("peaks ")).expect("peaks");
     let peaks: Vec<u64> = peaks.split(' ').map(|bytes| bytes.parse().expect("bytes")).collect();
     peaks.try_into().expect("two")
+}
+
+/// The same by its own account.
+fn peaks_at_the_end(truth: &Truth) -> [u64; 2] {
+    let last = truth.marks.last().expect("a mark");
+    ["allocated_bytes.all.peak", "reserved_bytes.all.peak"].map(|key| last.stat(0, key))
 }
 
 fn recorded(line: &str) -> Run {
@@ -111,9 +118,7 @@ fn captured_graphs() {
     let traced = |configuration: &str| {
         let program = program("graphs.py 20").env("PYTORCH_NPU_ALLOC_CONF", configuration);
         let (run, truth) = program.traced(&[]);
-        let last = truth.marks.last().expect("a mark");
-        let peaks = ["allocated_bytes.all.peak", "reserved_bytes.all.peak"].map(|key| last.stat(0, key));
-        (run, peaks)
+        (run, peaks_at_the_end(&truth))
     };
     let [plain, growing] = ["", GROWING].map(traced);
     for (run, peaks) in [&plain, &growing] {
@@ -136,13 +141,11 @@ fn pools_of_the_program() {
     for configuration in ["", "expandable_segments:True"] {
         let program = program("mempools.py 30 3").env("PYTORCH_NPU_ALLOC_CONF", configuration);
         let (run, truth) = program.traced(&[]);
-        let last = truth.marks.last().expect("a mark");
-        let peaks = ["allocated_bytes.all.peak", "reserved_bytes.all.peak"].map(|key| last.stat(0, key));
         let found = answer(&run.folder.capture(), &[]);
         let check = &found["check"];
         println!("{} of {} events", check["agreeing"], check["events"]);
         assert!(check["events"].as_u64() > Some(200) && check["agreeing"] == check["events"], "{found:#}");
-        assert_answers(&found, peaks);
+        assert_answers(&found, peaks_at_the_end(&truth));
     }
 }
 
@@ -154,8 +157,6 @@ fn pools_with_rules() {
         let program = program("mempool_rules.py 6 5").env("PYTORCH_NPU_ALLOC_CONF", configuration);
         let (run, truth) = program.traced(&[]);
         assert_eq!(run.stdout.contains("no rules"), !has_rules, "{}", run.stdout);
-        let last = truth.marks.last().expect("a mark");
-        let peaks = ["allocated_bytes.all.peak", "reserved_bytes.all.peak"].map(|key| last.stat(0, key));
         let found = answer(&run.folder.capture(), &[]);
         let check = &found["check"];
         println!("{} of {} events", check["agreeing"], check["events"]);
@@ -164,7 +165,7 @@ fn pools_with_rules() {
             !has_rules || check["events"].as_u64() > Some(100) && found["failures"].as_u64() > Some(5),
             "{found:#}"
         );
-        assert_answers(&found, peaks);
+        assert_answers(&found, peaks_at_the_end(&truth));
     }
 }
 

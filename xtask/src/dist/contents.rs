@@ -107,7 +107,7 @@ impl Stage {
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).with_context(what)
     }
 
-    /// Paths of the files, from the root of the system.
+    /// Paths of the files in it, from the root of the system.
     pub(super) fn files(&self) -> Result<Vec<String>> {
         let text = output(program("find").args([".", "-type", "f"]).current_dir(&self.0))?;
         let mut files: Vec<String> = text.lines().filter_map(|line| Some(line.strip_prefix('.')?.to_owned())).collect();

@@ -14,6 +14,7 @@ use crate::{
 const PLACES: Places =
     Places { zsh: "usr/share/zsh/site-functions/_memscope-bpf", licences: "usr/share/licenses/memscope-bpf/LICENSES" };
 const RELEASE: &str = "1";
+const NEEDS: &str = "glibc >= 2.17";
 /// What rpmbuild would do to the files, or would say of this machine. The payload is one that rpm of all these systems unpacks.
 const SETTINGS: [&str; 7] = [
     "debug_package %{nil}",
@@ -36,7 +37,8 @@ pub(super) fn pack(arch: &Arch, tool: &Path, texts: &Texts, out: &Path) -> Resul
     let work = out.join(format!("rpm-{}", arch.name));
     fs::create_dir_all(&work).with_context(|| format!("failed to make `{}`", work.display()))?;
     let spec = work.join("memscope-bpf.spec");
-    fs::write(&spec, text(&stage)?).with_context(|| format!("failed to write `{}`", spec.display()))?;
+    let files = stage.files()?;
+    fs::write(&spec, text(&stage, &files)).with_context(|| format!("failed to write `{}`", spec.display()))?;
     let mut pack = program("rpmbuild");
     pack.env("SOURCE_DATE_EPOCH", epoch()?).args(["-bb", "--quiet", "--target", &format!("{}-linux", arch.name)]);
     for setting in SETTINGS {
@@ -46,22 +48,22 @@ pub(super) fn pack(arch: &Arch, tool: &Path, texts: &Texts, out: &Path) -> Resul
     pack.arg("--define").arg(format!("_rpmdir {}", out.display()));
     pack.args(["--define", &format!("_rpmfilename {}", name(arch))]);
     run_quietly(pack.arg(&spec))?;
-    check(&out.join(name(arch)), &stage)?;
+    check(&out.join(name(arch)), &files)?;
     fs::remove_dir_all(&work).with_context(|| format!("failed to remove `{}`", work.display()))?;
     stage.remove()
 }
 
 /// The specification. Libraries are not looked for: of the C library, the version is known, and there is no other.
-fn text(stage: &Stage) -> Result<String> {
-    let (files, description) = (stage.files()?.join("\n"), DESCRIPTION.join("\n"));
-    Ok(format!(
+fn text(stage: &Stage, files: &[String]) -> String {
+    let (files, description) = (files.join("\n"), DESCRIPTION.join("\n"));
+    format!(
         "Name: {PACKAGE}
 Version: {VERSION}
 Release: {RELEASE}
 Summary: {SUMMARY}
 License: (MIT OR Apache-2.0) AND (MIT OR GPL-2.0-only)
 AutoReqProv: no
-Requires: glibc >= 2.17
+Requires: {NEEDS}
 
 %description
 {description}
@@ -74,17 +76,17 @@ cp -a \"{}/.\" \"%{{buildroot}}\"
 {files}
 ",
         stage.path().display()
-    ))
+    )
 }
 
 /// Make sure that rpm reads it, and finds all files in it, of root, and nothing that it needs but the C library.
-fn check(package: &Path, stage: &Stage) -> Result<()> {
+fn check(package: &Path, files: &[String]) -> Result<()> {
     let query = |what: &[&str]| output(program("rpm").args(["--query", "--package"]).args(what).arg(package));
-    let files = query(&["--queryformat", "[%{FILENAMES} %{FILEUSERNAME}\n]"])?;
-    let expected = stage.files()?.join(" root\n") + " root\n";
-    ensure!(files == expected, "`{}` has other files: {files}", package.display());
+    let found = query(&["--queryformat", "[%{FILENAMES} %{FILEUSERNAME}\n]"])?;
+    let expected = files.join(" root\n") + " root\n";
+    ensure!(found == expected, "`{}` has other files: {found}", package.display());
     let needs = query(&["--requires"])?;
     let foreign: Vec<&str> = needs.lines().filter(|line| !line.starts_with("rpmlib(")).collect();
-    ensure!(foreign == ["glibc >= 2.17"], "`{}` needs {foreign:?}", package.display());
+    ensure!(foreign == [NEEDS], "`{}` needs {foreign:?}", package.display());
     Ok(())
 }

@@ -154,11 +154,9 @@ impl<'a> Shown<'a> {
         };
         // A replay that parts has seen a part of the run: where others go to the end, only they count.
         let counted: Vec<&Outcome> = all().filter(|outcome| fitting == 0 || outcome.fits()).collect();
-        let devices = (0..first.devices.len()).map(|index| {
-            let as_recorded = (!others.is_empty() && self.requests.frees_in_use > 0 && first.fits())
-                .then(|| first.devices[index].figures.reserved_peak_bytes);
-            DeviceAnswer { reserved_peak_as_recorded_bytes: as_recorded, ..self.of_device(index, &counted) }
-        });
+        let varied = !others.is_empty() && self.requests.frees_in_use > 0;
+        let as_recorded = Some(first).filter(|first| varied && first.fits());
+        let devices = (0..first.devices.len()).map(|index| self.of_device(index, &counted, as_recorded));
         let devices: Vec<DeviceAnswer> = devices.collect();
         let parted = all().find(|outcome| outcome.parting.is_some_and(|parting| parting.fails));
         let parting = first.parting.or_else(|| parted.and_then(|outcome| outcome.parting));
@@ -177,7 +175,7 @@ impl<'a> Shown<'a> {
         Answer { sure, fits: Some(fits), part, devices, replays: 1 + others.len() as u32, ..empty(text) }
     }
 
-    fn of_device(&self, index: usize, counted: &[&Outcome]) -> DeviceAnswer {
+    fn of_device(&self, index: usize, counted: &[&Outcome], as_recorded: Option<&Outcome>) -> DeviceAnswer {
         let span = |of: &dyn Fn(&Outcome) -> u64| {
             let spans = counted.iter().map(|outcome| Span::of(of(outcome)));
             spans.reduce(|span, one| span.with(one.least)).unwrap_or_default()
@@ -194,7 +192,7 @@ impl<'a> Shown<'a> {
             idle_at_peak_bytes: span(&idle),
             device_peak_bytes: span(&|outcome| outcome.devices[index].device_peak_bytes),
             retries: span(&|outcome| figures(outcome).retries),
-            reserved_peak_as_recorded_bytes: None,
+            reserved_peak_as_recorded_bytes: as_recorded.map(|outcome| figures(outcome).reserved_peak_bytes),
             driver_calls: span(&|outcome| outcome.devices[index].calls.total()),
             making_ns: self.making_ns(&calls),
             calls,

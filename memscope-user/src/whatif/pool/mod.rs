@@ -241,12 +241,13 @@ impl Pool {
         {
             return Some(id);
         }
-        if let Some(id) = self.spare(rack, size) {
-            return Some(id);
-        }
-        // A graph is being captured, or, before 2.13, a pool of the program's own is in use: the device is not synchronised, the request fails.
         let private = self.racks.private(rack);
-        if private != 0 && !self.own_rules.get(&private).is_some_and(|rules| rules.of_thread) {
+        if private == 0 {
+            if let Some(id) = self.spare(rack, size) {
+                return Some(id);
+            }
+        } else if !self.own_rules.get(&private).is_some_and(|rules| rules.of_thread) {
+            // A graph is being captured, or, before 2.13, a pool of the program's own is in use: the device is not synchronised, the request fails.
             return None;
         }
         self.device.calls.synchronize += 1;
@@ -258,9 +259,6 @@ impl Pool {
     /// A free block of a private pool that is there for requests that would fail, of the same stream. `torch_npu` 2.14 asks before it gives back
     /// its cache.
     fn spare(&mut self, rack: u16, size: u64) -> Option<Id> {
-        if self.racks.private(rack) != 0 {
-            return None;
-        }
         let willing = self.own_rules.iter().filter(|(_, rules)| rules.on_oom);
         let racks: Vec<u16> = willing.filter_map(|(private, _)| self.racks.alike(rack, *private)).collect();
         racks.into_iter().find_map(|rack| self.find(rack, size))

@@ -307,7 +307,7 @@ impl Process {
                 let slot = *slot;
                 self.live.remove(&key);
                 if !self.threads.entry(event.tid).or_default().returned(slot) {
-                    self.given_back(vec![slot]);
+                    self.given_back([slot]);
                 }
             }
             _ => {}
@@ -315,7 +315,7 @@ impl Process {
     }
 
     /// Streams have done with these blocks.
-    fn given_back(&mut self, slots: Vec<u32>) {
+    fn given_back(&mut self, slots: impl IntoIterator<Item = u32>) {
         for slot in slots {
             self.requests.words.push(Op::Returned { slot });
             self.slots.give_back(slot);

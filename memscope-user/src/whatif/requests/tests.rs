@@ -34,6 +34,11 @@ fn ops(requests: &Requests) -> Vec<Op> {
     requests.words.iter().filter(|op| !matches!(op, Op::Nothing { .. })).collect()
 }
 
+/// The same without the pool's own figure of its memory.
+fn asked_and_freed(requests: &Requests) -> Vec<Op> {
+    ops(requests).into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect()
+}
+
 /// Asks the pool: gets a block of `bytes` rounded to 512; the driver gives a segment for it if one is named.
 fn ask(script: &mut Script, addr: u64, bytes: u64, segment: Option<(u64, u64)>) {
     let asked_ns = script.now();
@@ -91,8 +96,7 @@ fn emptied_caches_are_no_collections() {
     let asked_ns = script.now();
     script.free(pools::HAL, second).alloc(pools::HAL, SEGMENT, 32 * MIB);
     script.pool_alloc(pools::PTA, SEGMENT, 30 * MIB + 512, 32 * MIB).asked(asked_ns, 5, 30 * MIB);
-    let found = ops(&requests(&script));
-    let kinds: Vec<Op> = found.into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    let kinds = asked_and_freed(&requests(&script));
     assert_eq!(
         kinds,
         [
@@ -119,7 +123,7 @@ fn captured_graphs_have_pools() {
     ask(&mut script, place(0) + 4 * MIB, 3 * MIB, None);
     script.event(graph(GraphChange::Reset)).event(graph(GraphChange::Reset));
     let found = requests(&script);
-    let kinds: Vec<Op> = ops(&found).into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    let kinds = asked_and_freed(&found);
     let alloc = |lane| Op::Alloc { lane, asked: 3 * MIB };
     assert_eq!(kinds, [alloc(0), alloc(1), alloc(0), Op::PoolReleased { device: 0, private: 1 }]);
     assert_eq!(found.lanes.iter().map(|lane| (lane.stream, lane.private)).collect::<Vec<_>>(), [(5, 0), (5, 1)]);
@@ -147,7 +151,7 @@ fn pools_of_objects_are_emptied() {
     script.event(EventKind::OwnPool(OwnPool::Gone { handle: 9 })).free(pools::HAL, place(1));
     ask(&mut script, place(0), 2 * MIB, None);
     let found = requests(&script);
-    let kinds: Vec<Op> = ops(&found).into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    let kinds = asked_and_freed(&found);
     let alloc = |lane, mib| Op::Alloc { lane, asked: mib * MIB };
     let private = 1;
     assert_eq!(
@@ -183,7 +187,7 @@ fn segments_that_sleep() {
     script.unmap(place).free(pools::HAL, 0x77).create(0x78, 20 * MIB).map(place, 20 * MIB, 0x78);
     ask(&mut script, SEGMENT + 4 * MIB, 2 * MIB, None);
     let found = requests(&script);
-    let kinds: Vec<Op> = ops(&found).into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    let kinds = asked_and_freed(&found);
     let alloc = |lane, mib| Op::Alloc { lane, asked: mib * MIB };
     let others = |bytes| Op::Others { device: 0, bytes };
     assert_eq!(kinds, [alloc(0, 3), alloc(1, 3), others(-(20 << 20)), others(20 << 20), alloc(0, 2)]);
@@ -202,7 +206,7 @@ fn scripts_set_rules() {
     ask(&mut script, SEGMENT, 3 * MIB, Some((SEGMENT, 20 * MIB)));
     script.event(settings("b:2")).event(settings("a:1"));
     let found = requests(&script);
-    let kinds: Vec<Op> = ops(&found).into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    let kinds = asked_and_freed(&found);
     let settings = |index| Op::Settings { index };
     let limited = Op::Fraction { device: 0, fraction: half };
     assert_eq!(kinds, [settings(0), limited, Op::Alloc { lane: 0, asked: 3 * MIB }, settings(1), settings(0)]);
@@ -221,8 +225,7 @@ fn calls_that_empty_the_cache() {
     script.event(EventKind::CacheEmptied).free(pools::HAL, SEGMENT).event(EventKind::CacheEmptied);
     let second = SEGMENT + (64 << 20);
     ask(&mut script, second, 3 * MIB, Some((second, 20 * MIB)));
-    let found = ops(&requests(&script));
-    let kinds: Vec<Op> = found.into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    let kinds = asked_and_freed(&requests(&script));
     // The first one came before the pool had anything.
     assert_eq!(
         kinds,
@@ -271,7 +274,7 @@ fn others_give_memory_back() {
     refused(&mut script, asked_ns, 29 * MIB);
     ask(&mut script, second, 31 * MIB, Some((second, 32 * MIB)));
     let found = requests(&script);
-    let kinds: Vec<Op> = ops(&found).into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    let kinds = asked_and_freed(&found);
     let alloc = |mib| Op::Alloc { lane: 0, asked: mib * MIB };
     let limit = |bytes| Op::Limit { device: 0, bytes };
     assert_eq!(
@@ -323,10 +326,9 @@ fn caches_emptied_beside_requests() {
     ask(&mut script, SEGMENT, 14 * MIB, None);
     script.thread(8).free(pools::HAL, second).thread(9);
     ask(&mut script, SEGMENT + 15 * MIB, MIB / 2, None);
-    let found = ops(&requests(&script));
-    let kinds: Vec<Op> = found.into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).skip(4).collect();
+    let kinds = asked_and_freed(&requests(&script));
     let alloc = |asked| Op::Alloc { lane: 0, asked };
-    assert_eq!(kinds, [alloc(14 * MIB), Op::EmptyCache { device: 0 }, alloc(MIB / 2)]);
+    assert_eq!(kinds[4..], [alloc(14 * MIB), Op::EmptyCache { device: 0 }, alloc(MIB / 2)]);
 }
 
 /// A block that the pool reports as returned later was used by a stream until then.
@@ -367,7 +369,7 @@ fn blocks_that_come_back_for_a_retry() {
     script.free(pools::HAL, place(0)).free(pools::HAL, place(1)).alloc(pools::HAL, place(2), 52 * MIB);
     script.pool_alloc(pools::PTA, place(2), 50 * MIB + 512, 52 * MIB).asked(asked_ns, 5, 50 * MIB);
     let found = requests(&script);
-    let kinds: Vec<Op> = ops(&found).into_iter().filter(|op| !matches!(op, Op::Reserved { .. })).collect();
+    let kinds = asked_and_freed(&found);
     let alloc = |mib| Op::Alloc { lane: 0, asked: mib * MIB };
     assert_eq!(
         kinds,
