@@ -9,7 +9,7 @@ use std::{
 use super::{
     answer::{Effort, Holders, PoolNow, PrivateNow, State, Sum},
     deadline::{Allowed, Deadline},
-    graph::{Found, Graph, Path, Wanted},
+    graph::{Found, Graph, Path, Proof, Wanted},
     group::{self, Held, Way},
     heap::Heap,
     memory::Memory,
@@ -354,7 +354,7 @@ fn as_held(block: &Block, found: &Found, before: usize) -> Held {
         Found { is_ring: true, is_cut: false, .. } => State::Ring,
         _ => State::NoRoot,
     };
-    let way = |path: &Path| Way { trail: path.trail.clone(), is_sure: !path.is_weak };
+    let way = |path: &Path| Way { trail: path.trail.clone(), is_sure: path.proof > Proof::Weak };
     Held { paths: found.paths.iter().map(way).collect(), ..unheld(block, state) }
 }
 

@@ -106,6 +106,17 @@ impl Trail {
         spelt(&self.segments[..own.filter(|own| *own > 0).unwrap_or(self.segments.len())])
     }
 
+    /// What makes it a worse name than another one of the same length: names that are not for users, and keys that are no words.
+    pub(super) fn oddness(&self) -> u32 {
+        let of = |segment: &Segment| match segment {
+            Segment::Attribute(name) if name.starts_with('_') => 1,
+            Segment::Key(key) if key.starts_with('<') || key.starts_with("'_") => 4,
+            Segment::IsKey(_) => 4,
+            _ => 0,
+        };
+        self.segments.iter().map(of).sum()
+    }
+
     /// With names that need no explanation: a module of torch keeps its contents in three dicts.
     pub(super) fn tidy(mut self) -> Self {
         const DICTS: [&str; 3] = ["_modules", "_parameters", "_buffers"];
@@ -207,6 +218,17 @@ mod tests {
             key("'k'"),
         ]);
         assert_eq!(waits.to_string(), "local `task`.x of run() a.py:3 → Task → local `t`['k'] of handle() a.py:7");
+    }
+
+    /// By hand: `__dict__` and `_group` are one each, the key of a library and that without a text four each.
+    #[test]
+    fn odd_names() {
+        let root = || Segment::Root("__main__".to_owned());
+        let own = trail(vec![root(), attribute("model"), attribute("weight"), Segment::Index(Some(0)), key("'x'")]);
+        assert_eq!(own.oddness(), 0);
+        let inner = vec![root(), attribute("__dict__"), key("'__state'"), key("<function>"), attribute("_group")];
+        assert_eq!(trail(inner).oddness(), 10);
+        assert_eq!(trail(vec![root(), attribute("state"), Segment::IsKey("<Parameter>".to_owned())]).oddness(), 4);
     }
 
     #[test]

@@ -13,9 +13,11 @@ const HARDLY: u32 = 60;
 /// A field without a name of a type written in C, which may not clear it.
 const NAMELESS: u32 = 14;
 /// A key of a dict: its value is the wanted one.
-pub(super) const KEY: u32 = 12;
+pub(super) const KEY: u32 = 22;
 /// Plain memory that an object points at without being known to keep its items there.
 pub(super) const NO_ITEMS: u32 = 14;
+/// A parameter in a list: that of an optimizer's group, or of `DistributedDataParallel`.
+pub(super) const LISTED: u32 = 20;
 
 impl Root {
     pub(super) const fn cost(&self) -> u32 {
@@ -39,7 +41,8 @@ impl Graph<'_> {
                 cost_of_class(class) + if is_inside { 4 } else { 0 }
             }
             Kind::Plain => match &child.kind {
-                Kind::Python { .. } => 1,
+                // Each module of a model is an object and two dicts: what names a step well costs little, or deep models lose their names.
+                Kind::Python { .. } => 0,
                 Kind::Cpp(class) if rules::is_autograd(class) => 3,
                 _ => 20,
             },
@@ -56,12 +59,14 @@ impl Graph<'_> {
         }
         match ty.builtin {
             // Holds the same tensors as the model.
-            _ if ty.module.starts_with("torch.optim") => 25,
+            _ if ty.module.starts_with("torch.optim") => 28,
             Builtin::Module | Builtin::Class => 0,
             Builtin::Frame => 6,
             Builtin::Traceback => 8,
+            Builtin::Method => 4,
             _ if child.is_plain() => 1,
             _ if ty.name.contains("numpy") => 20,
+            _ if Self::is_namespace(object, ty, step) => 0,
             _ => 2,
         }
     }
@@ -83,9 +88,14 @@ impl Graph<'_> {
         }
     }
 
+    /// Whether a word of an object is its own dict.
+    fn is_namespace(object: u64, ty: &Type, step: &Step) -> bool {
+        step.place < object || ty.dict_offset == step.place.wrapping_sub(object) as i64
+    }
+
     pub(super) fn is_nameless(object: u64, ty: &Type, step: &Step) -> bool {
         let offset = step.place.wrapping_sub(object);
-        if step.place < object || ty.field(offset).is_some() || ty.dict_offset == offset as i64 {
+        if Self::is_namespace(object, ty, step) || ty.field(offset).is_some() {
             return false;
         }
         if ty.is_dict() {

@@ -35,8 +35,8 @@ impl Graph<'_> {
             let above = steps.get(at + 1);
             let edge = match &step.parent.kind {
                 Kind::Root(root) => Edge::Says(root_segment(root)),
-                Kind::Plain => plain_edge(step, below, above),
-                Kind::Cpp(class) => member_edge(class, below),
+                Kind::Plain => self.plain_edge(step, below, above),
+                Kind::Cpp(class) => member_edge(class, step, below),
                 Kind::Python { object, ty } => self.field_edge(*object, ty, step, steps, at)?,
             };
             let mut text = self.node_text(&step.parent);
@@ -78,6 +78,18 @@ impl Graph<'_> {
         Some(Trail { segments, through, held_as }.tidy())
     }
 
+    /// Memory without a type is named by its owner, if that is Python's or has it as the items of a vector, and not at all between functions of
+    /// autograd.
+    fn plain_edge(&self, step: &Step, below: Option<&Step>, above: Option<&Step>) -> Edge {
+        let is_autograd =
+            |step: Option<&Step>| step.is_some_and(|step| step.parent.class().is_some_and(rules::is_autograd));
+        let is_owners = above.is_some_and(|above| above.parent.is_python() || self.is_in_vector(above, step.place));
+        if is_owners || (is_autograd(below) && is_autograd(above)) {
+            return Edge::Nothing;
+        }
+        Edge::Says(Segment::Object(format!("{} bytes", step.parent.size)))
+    }
+
     fn field_edge(&self, object: u64, ty: &Type, step: &Step, steps: &[Step], at: usize) -> Option<Edge> {
         let python = self.python?;
         let items = at.checked_sub(1).map(|below| &steps[below]).filter(|below| below.parent.is_plain());
@@ -106,11 +118,11 @@ impl Graph<'_> {
             }
             _ => {}
         }
-        Some(Self::plain_field(python, object, ty, step))
+        Some(Self::plain_field(python, object, ty, step, at.checked_sub(1).map(|below| &steps[below])))
     }
 
     /// A field of an object without a special rule.
-    fn plain_field(python: &Python<'_>, object: u64, ty: &Type, step: &Step) -> Edge {
+    fn plain_field(python: &Python<'_>, object: u64, ty: &Type, step: &Step, below: Option<&Step>) -> Edge {
         let offset = step.place.wrapping_sub(object);
         if let Some(name) = ty.field(offset) {
             if name == "__dict__" {
@@ -138,6 +150,7 @@ impl Graph<'_> {
             Builtin::Function if offset == python.layout.function_defaults() + 8 => "__kwdefaults__",
             // A tensor has its implementation there.
             _ if rules::is_python_tensor(ty) => return Edge::Nothing,
+            _ if stands_for(ty, below) => return Edge::Nothing,
             _ => return Edge::Nameless,
         };
         Edge::Says(Segment::Attribute(name.to_owned()))
@@ -252,27 +265,30 @@ fn named(key: &str) -> Vec<Segment> {
     }
 }
 
-/// Memory without a type is named by its owner, if that is Python's, and not at all between functions of autograd.
-fn plain_edge(step: &Step, below: Option<&Step>, above: Option<&Step>) -> Edge {
-    let is_autograd =
-        |step: Option<&Step>| step.is_some_and(|step| step.parent.class().is_some_and(rules::is_autograd));
-    if above.is_some_and(|above| above.parent.is_python()) || (is_autograd(below) && is_autograd(above)) {
-        return Edge::Nothing;
-    }
-    Edge::Says(Segment::Object(format!("{} bytes", step.parent.size)))
-}
-
-fn member_edge(class: &str, below: Option<&Step>) -> Edge {
+fn member_edge(class: &str, step: &Step, below: Option<&Step>) -> Edge {
     let child = below.and_then(|below| below.parent.class()).unwrap_or_default();
     if rules::is_autograd_meta(class) && rules::is_tensor(child) {
-        // Of a tensor's references to tensors, only its gradient is held.
-        return Edge::Says(Segment::Attribute("grad".to_owned()));
+        // A tensor holds its gradient, and a view its base.
+        let name = if rules::is_gradient(step) { "grad" } else { "_base" };
+        return Edge::Says(Segment::Attribute(name.to_owned()));
     }
     if rules::is_storage(class) || rules::is_tensor(class) || rules::is_autograd_meta(class) {
         return Edge::Nothing;
     }
-    let short = if rules::is_autograd(class) { class.rsplit("::").next().unwrap_or(class) } else { class };
-    Edge::Says(Segment::Object(short.to_owned()))
+    Edge::Says(Segment::Object(short_class(class).to_owned()))
+}
+
+/// The name of a class: that of what a `std::shared_ptr` counts for the block that it counts in, and of autograd's functions without their
+/// namespaces.
+fn short_class(class: &str) -> &str {
+    let counted = class.strip_prefix("std::_Sp_counted_").and_then(|rest| rest.split_once('<'));
+    let class = counted.map_or(class, |(_, rest)| rest.split([',', '*', '>']).next().unwrap_or(rest));
+    if rules::is_autograd(class) { class.rsplit("::").next().unwrap_or(class) } else { class }
+}
+
+/// Whether an object of Python stands for the one of C++ below it.
+fn stands_for(ty: &Type, below: Option<&Step>) -> bool {
+    below.and_then(|below| below.parent.class()).is_some_and(|class| short_class(class) == ty.name)
 }
 
 fn root_segment(root: &Root) -> Segment {
@@ -290,5 +306,20 @@ fn root_text(root: &Root) -> String {
         Root::Stack { tid: 0 } => "stack of a thread".to_owned(),
         Root::Stack { tid } => format!("stack of thread {tid}"),
         Root::Unknown { page } => format!("memory of unknown make at {page:#x}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short_class;
+
+    #[test]
+    fn names_of_classes() {
+        assert_eq!(short_class("torch::autograd::generated::MulBackward0"), "MulBackward0");
+        assert_eq!(short_class("c10::ivalue::Future"), "c10::ivalue::Future");
+        let inplace = "std::_Sp_counted_ptr_inplace<torch::autograd::AccumulateGrad, std::allocator<void>, (__gnu_cxx::_Lock_policy)2>";
+        assert_eq!(short_class(inplace), "AccumulateGrad");
+        assert_eq!(short_class("std::_Sp_counted_ptr<server::Pool*, (__gnu_cxx::_Lock_policy)2>"), "server::Pool");
+        assert_eq!(short_class("std::_Sp_counted_deleter"), "std::_Sp_counted_deleter");
     }
 }

@@ -11,6 +11,7 @@ mod edges;
 mod garbage;
 mod lists;
 mod nodes;
+mod proof;
 mod purpose;
 mod roots;
 mod rules;
@@ -21,6 +22,7 @@ use std::{cell::RefCell, rc::Rc};
 use self::roots::Roots;
 pub(super) use self::{
     edges::Trail,
+    proof::Proof,
     search::{Found, Path, Wanted},
 };
 use super::{

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::{Graph, Kind, Node, Root, Step, roots::OnStack};
 use crate::holders::{
     heap::{Block, Origin},
-    python::Variable,
+    python::{Builtin, Variable, of_object},
     source::Mapping,
 };
 
@@ -129,9 +129,21 @@ impl Graph<'_> {
             Some(Step { parent, place: pointer.place, value: pointer.target })
         });
         let mut steps: Vec<Step> = steps.filter(|step| self.admits(step, node)).collect();
+        // A module's variables are its own, whoever else has the dict: functions have it, and caches of compilers.
+        if let Some(module) = steps.iter().position(is_of_module) {
+            return vec![steps.swap_remove(module)];
+        }
         steps.extend(self.deque_of(node));
         self.drop_left_overs(node, &mut steps);
         steps
+    }
+}
+
+/// Whether a step leads from the variables of a module to it.
+fn is_of_module(step: &Step) -> bool {
+    match &step.parent.kind {
+        Kind::Python { object, ty } => ty.builtin == Builtin::Module && step.place == object + of_object::MODULE_DICT,
+        _ => false,
     }
 }
 

@@ -61,9 +61,10 @@ fn of_tensor(outer: &[Step]) -> OfTensor {
     // Saved tensors lie in memory of their own, where a function has several.
     let Some(holder) = outer.iter().find(|step| !step.parent.is_plain()) else { return OfTensor::ByContainer };
     match &holder.parent.kind {
-        Kind::Cpp(class) if rules::is_autograd_meta(class) => OfTensor::Purpose(HeldAs::Gradient),
         // A view has its base, and `AccumulateGrad` the tensor that it is for.
-        Kind::Cpp(class) if class.ends_with("Meta") || class.ends_with("AccumulateGrad") => OfTensor::None,
+        Kind::Cpp(class) if rules::is_view_meta(class) && !rules::is_gradient(holder) => OfTensor::None,
+        Kind::Cpp(class) if rules::is_autograd_meta(class) => OfTensor::Purpose(HeldAs::Gradient),
+        Kind::Cpp(class) if class.ends_with("AccumulateGrad") => OfTensor::None,
         Kind::Cpp(class) if rules::is_autograd(class) => OfTensor::Purpose(HeldAs::Activation),
         Kind::Python { ty, .. } if ty.name.ends_with("Parameter") => OfTensor::Purpose(HeldAs::Weight),
         Kind::Python { ty, .. } if ty.name.ends_with("Backward") => OfTensor::Purpose(HeldAs::Activation),

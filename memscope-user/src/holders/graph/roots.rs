@@ -115,10 +115,11 @@ impl<'a> Roots<'a> {
 }
 
 /// Whether a variable of a file has addresses that it does not hold. `PyTorch`'s parsers of arguments have names and defaults (`PythonArgParser`,
-/// `torch/csrc/utils/python_arg_parser.h`), and in short names what was there before.
+/// `torch/csrc/utils/python_arg_parser.h`), and in short names what was there before. `NumPy` keeps the memory of freed arrays (`datacache`, alloc.cpp).
 fn keeps_books(file: &str, variable: &str) -> bool {
     let is_parser = file.starts_with("libtorch_python") && variable.contains("::parser");
-    is_parser || BOOK_KEEPERS.iter().any(|keeper| file.starts_with(keeper))
+    let is_reserve = file.starts_with("_multiarray_umath") && variable.contains("cache");
+    is_parser || is_reserve || BOOK_KEEPERS.iter().any(|keeper| file.starts_with(keeper))
 }
 
 #[cfg(test)]
@@ -131,6 +132,8 @@ mod tests {
         assert!(
             keeps_books("libtorch_python.so", parser) && keeps_books("libc.so.6", "global main_arena of libc.so.6")
         );
+        let reserve = "global datacache+0x410 of _multiarray_umath.cpython-311-x86_64-linux-gnu.so";
+        assert!(keeps_books("_multiarray_umath.cpython-311-x86_64-linux-gnu.so", reserve));
         assert!(!keeps_books("libtorch_python.so", "global torch::device of libtorch_python.so"));
         assert!(!keeps_books("libserver.so", "global server::parser of libserver.so"));
     }

@@ -15,6 +15,8 @@ pub(super) const COUNTS: u64 = 8;
 const GRADIENT: [u64; 2] = [0x10, 0x28];
 /// Behind it: the function that made the tensor.
 pub(super) const MADE_BY: [u64; 2] = [GRADIENT[0] + 8, GRADIENT[1] + 8];
+/// In that of a view: the tensor that it is a view of, behind the data that every tensor has (2.1 to 2.14).
+const BASE: [u64; 2] = [0xa8, 0xc0];
 /// Where a short string has its text, and where that ends: old contents behind it.
 const SHORT_NAME: [u64; 2] = [0x18, 0x28];
 /// In front of an object's head: the collector's words and those of a managed dict.
@@ -34,8 +36,18 @@ pub(super) fn is_tensor(class: &str) -> bool {
     class.ends_with("TensorImpl")
 }
 
+/// Autograd's data of a tensor, that of views too: it belongs to its tensor alone (`c10::TensorImpl::autograd_meta_`).
 pub(super) fn is_autograd_meta(class: &str) -> bool {
-    class.ends_with("AutogradMeta")
+    class.ends_with("AutogradMeta") || is_view_meta(class)
+}
+
+pub(super) fn is_view_meta(class: &str) -> bool {
+    class.ends_with("DifferentiableViewMeta")
+}
+
+/// Whether a word of autograd's data of a tensor is its gradient.
+pub(super) fn is_gradient(step: &Step) -> bool {
+    GRADIENT.contains(&(step.place - step.parent.start))
 }
 
 /// Whether an object of Python is a tensor.
@@ -45,6 +57,16 @@ pub(super) fn is_python_tensor(ty: &Type) -> bool {
 
 pub(super) fn is_autograd(class: &str) -> bool {
     class.contains("autograd")
+}
+
+/// An object of a script: its slots are a vector of values (`aten/src/ATen/core/ivalue.h`).
+pub(super) fn is_script_object(class: &str) -> bool {
+    class.starts_with("c10::ivalue::")
+}
+
+/// A type of a script's: its attributes have names, and in short ones what was there before (`aten/src/ATen/core/class_type.h`).
+fn is_script_type(class: &str) -> bool {
+    class.starts_with("c10::") && class.ends_with("Type")
 }
 
 /// A function that `PyTorch` generates: its class is known to keep nothing in memory of unknown make but vectors.
@@ -65,6 +87,10 @@ fn is_python_function(class: &str) -> bool {
 impl Graph<'_> {
     /// Whether a word of `step.parent` holds the child.
     pub(super) fn admits(&self, step: &Step, child: &Node) -> bool {
+        let is_meta = child.class().is_some_and(is_autograd_meta);
+        if is_meta && !step.parent.class().is_some_and(is_tensor) {
+            return false;
+        }
         match &step.parent.kind {
             Kind::Python { object, ty } => self.admits_field(*object, ty, step, child),
             Kind::Plain => self.admits_entry(&step.parent, step.place, child),
@@ -85,6 +111,10 @@ impl Graph<'_> {
             return false;
         }
         if !owns_whole_block(ty) && place >= object + self.object_bytes(python, object, ty) {
+            return false;
+        }
+        // Its first word is a flag, with seven bytes behind it that are not cleared (`c10::MaybeOwned`).
+        if is_python_tensor(ty) && child.class().is_some_and(|class| !is_tensor(class)) {
             return false;
         }
         let offset = place.wrapping_sub(object);
@@ -165,7 +195,7 @@ impl Graph<'_> {
                     _ => self.heap.block(step.value).is_none_or(|block| block.start != child.start),
                 };
         }
-        if is_autograd_meta(class) && !self.admits_meta(step.parent.start, offset, child) {
+        if is_autograd_meta(class) && !self.admits_meta(class, step, child) {
             return false;
         }
         if is_function(class) && self.is_unused_input(step.parent.start, offset) {
@@ -229,9 +259,10 @@ impl Graph<'_> {
     }
 
     /// Whether a word of autograd's data of a tensor holds the child.
-    fn admits_meta(&self, meta: u64, offset: u64, child: &Node) -> bool {
+    fn admits_meta(&self, class: &str, step: &Step, child: &Node) -> bool {
+        let (meta, offset) = (step.parent.start, step.place - step.parent.start);
         if child.class().is_some_and(is_tensor) {
-            return GRADIENT.contains(&offset);
+            return is_gradient(step) || (is_view_meta(class) && BASE.contains(&offset));
         }
         let [text, end] = SHORT_NAME;
         let has_short_name = self.memory.word(meta + 8) == meta.checked_add(text);
@@ -242,7 +273,8 @@ impl Graph<'_> {
     /// word. `has_object`: the word points at an object of Python.
     pub(super) fn is_owned(&self, step: &Step, place: u64, has_object: bool) -> bool {
         let (Kind::Python { object, ty }, Some(python)) = (&step.parent.kind, self.python) else {
-            return self.vector_end(step).is_none_or(|end| place < end);
+            let is_type = step.parent.class().is_some_and(is_script_type);
+            return !is_type && self.vector_end(step).is_none_or(|end| place < end);
         };
         let object = *object;
         let is_container =
@@ -301,9 +333,19 @@ impl Graph<'_> {
         at.is_some_and(|(code, at)| python.variable(code, at) == Variable::Unnamed)
     }
 
-    /// Whether a word is an item of a vector of an object of C++, which `step` leads up to.
+    /// Whether a word is an item of a vector, which `step` leads up to.
     pub(super) fn is_in_vector(&self, step: &Step, place: u64) -> bool {
-        step.parent.class().is_some() && self.vector_end(step).is_some_and(|end| place < end)
+        self.vector_end(step).is_some_and(|end| place < end)
+    }
+
+    /// Whether an object has the plain memory below it, and the word at `place` there, as the items of a vector, and nothing else looks as if it had: of
+    /// objects with a class only such a one.
+    pub(super) fn is_only_vector(&self, step: &Step, items: &Node, place: u64) -> bool {
+        let has_class = step.parent.class().is_some();
+        let all = self.parents(items);
+        let counts = |other: &&Step| (!has_class || other.parent.class().is_some()) && self.is_in_vector(other, place);
+        let mut vectors = all.iter().filter(counts);
+        vectors.next().is_some_and(|other| other.place == step.place) && vectors.next().is_none()
     }
 
     /// Whether a word points at a key, not at a value.

@@ -5,8 +5,9 @@ use std::{cmp::Reverse, collections::BinaryHeap, ops::Range, rc::Rc};
 
 use super::{
     Graph, Kind, Node, Root, Step, Trail,
-    cost::{KEY, NO_ITEMS, WEAK},
+    cost::{KEY, LISTED, NO_ITEMS},
     nodes::MAX_PARENTS,
+    proof::Proof,
     rules,
 };
 use crate::{
@@ -21,7 +22,7 @@ const MAX_WAITING: usize = 400_000;
 /// Steps of one path: deeper is no structure that a person would name.
 const MAX_STEPS: u32 = 400;
 /// A path that costs this much more than the best one is none that a person would name.
-const MAX_EXTRA: u32 = 40;
+const MAX_EXTRA: u32 = 50;
 /// A word that points into a block, not at its start.
 const INSIDE: u32 = 30;
 /// Objects of Python that are remembered of a search.
@@ -44,8 +45,7 @@ pub(in crate::holders) struct Path {
     pub(in crate::holders) cost: u32,
     /// From the block outwards.
     pub(in crate::holders) steps: Vec<Step>,
-    /// It may be made of left-overs.
-    pub(in crate::holders) is_weak: bool,
+    pub(in crate::holders) proof: Proof,
     pub(in crate::holders) trail: Trail,
 }
 
@@ -114,6 +114,18 @@ impl Search {
         false
     }
 
+    /// Whether no further path is of interest.
+    fn has_all(&self, wanted: usize) -> bool {
+        let paths = &self.found.paths;
+        paths.len() >= wanted && paths.iter().all(|path| path.proof == Proof::Typed)
+    }
+
+    fn forget_paths(&mut self) {
+        self.found.paths.clear();
+        self.holders.clear();
+        self.objects.clear();
+    }
+
     fn is_too_dear(&self, cost: u32) -> bool {
         self.found.paths.first().is_some_and(|best| cost > best.cost + MAX_EXTRA)
     }
@@ -140,7 +152,7 @@ impl Graph<'_> {
             if is_root(&parent) {
                 search.passed.entry(parent.start).or_insert(1);
                 self.arrive(cost, at, &mut search);
-                if search.found.paths.len() >= wanted.paths {
+                if search.has_all(wanted.paths) {
                     break;
                 }
                 continue;
@@ -159,6 +171,8 @@ impl Graph<'_> {
             }
         }
         let mut found = search.found;
+        found.paths.sort_by_key(|path| path.cost);
+        found.paths.truncate(wanted.paths);
         found.objects = search.passed.len();
         let steps = search.tree.iter().map(|entry| &entry.step);
         let objects = steps.clone().filter_map(|step| match step.parent.kind {
@@ -191,8 +205,10 @@ impl Graph<'_> {
     fn expand(&self, cost: u32, at: usize, most: usize, search: &mut Search) {
         let Entry { from, step: below, depth } = &search.tree[at];
         let (node, place, depth) = (Rc::clone(&below.parent), below.place, *depth);
-        let has_object = from.is_some_and(|from| search.tree[from].step.parent.is_python());
+        let below = from.map(|from| Rc::clone(&search.tree[from].step.parent));
+        let has_object = below.as_ref().is_some_and(|below| below.is_python());
         let is_plain = node.is_plain();
+        let item = if is_plain { below } else { Some(Rc::clone(&node)) };
         let parents = search.parents.entry(node.start).or_insert_with(|| self.parents(&node).into());
         for step in Rc::clone(parents).iter() {
             let is_done = search.passed.get(&step.identity()).is_some_and(|passed| *passed >= most);
@@ -204,33 +220,36 @@ impl Graph<'_> {
             }
             let is_key = is_plain && self.is_key(step, place);
             let is_odd = is_plain && has_object && !rules::is_items(step);
-            let more = if is_key { KEY } else { 0 } + if is_odd { NO_ITEMS } else { 0 };
+            let is_listed = item.as_ref().is_some_and(|item| is_listed(item, &step.parent));
+            let more = [(is_key, KEY), (is_odd, NO_ITEMS), (is_listed, LISTED)];
+            let more: u32 = more.iter().filter(|(is_so, _)| *is_so).map(|(_, cost)| cost).sum();
             let next = cost + self.cost(step, &node) + more;
             search.push(next, Entry { from: Some(at), step: step.clone(), depth: depth + 1 });
         }
     }
 
     /// Where tensors hold blocks, an address that no storage has is likely a left-over.
-    fn is_of_no_tensor(&self, steps: &[Step]) -> bool {
+    pub(super) fn is_of_no_tensor(&self, steps: &[Step]) -> bool {
         let class = steps.first().and_then(|step| step.parent.class());
         self.has_tensors && !class.is_some_and(rules::is_storage)
     }
 
-    /// A path is whole.
+    /// A path is whole. It counts if none that shows more was found: the others are likely made of left-overs then.
     fn arrive(&self, cost: u32, last: usize, search: &mut Search) {
         let steps = search.steps(last);
-        // A weak one is useless if there is a better one.
-        let is_weak = is_weak(&steps) || self.is_of_no_tensor(&steps);
-        if is_weak && !search.found.paths.is_empty() {
+        let proof = self.proof(&steps);
+        let best = search.found.paths.first().map_or(Proof::Weak, |path| path.proof);
+        if proof < best || (proof == Proof::Weak && !search.found.paths.is_empty()) {
             return;
         }
         let Some(trail) = self.trail(&steps) else { return };
+        if proof > best {
+            search.forget_paths();
+        }
         let is_passed_on = passed_on(&steps).is_some_and(|object| !search.objects.insert(object));
         if !is_passed_on && search.holders.insert(trail.holder()) {
-            if !is_weak {
-                search.found.paths.retain(|path| !path.is_weak);
-            }
-            search.found.paths.push(Path { cost, steps, is_weak, trail });
+            let cost = cost + trail.oddness();
+            search.found.paths.push(Path { cost, steps, proof, trail });
         }
     }
 }
@@ -255,18 +274,16 @@ fn passed_on(steps: &[Step]) -> Option<u64> {
     is_local.then(|| rest.last().map(|step| step.parent.start)).flatten()
 }
 
+/// Whether a list or a tuple has a parameter: its module names it better.
+fn is_listed(item: &Node, parent: &Node) -> bool {
+    let is_parameter = matches!(&item.kind, Kind::Python { ty, .. } if ty.name.ends_with("Parameter"));
+    is_parameter && matches!(&parent.kind, Kind::Python { ty, .. } if ty.is_list() || ty.is_tuple())
+}
+
 fn is_root(node: &Node) -> bool {
     match &node.kind {
         Kind::Root(_) => true,
         Kind::Python { ty, .. } => ty.builtin == Builtin::Module || ty.is_class(),
         _ => false,
     }
-}
-
-/// Whether a path may be made of left-overs: its root is, nothing on it is known, or plain memory holds plain memory.
-fn is_weak(steps: &[Step]) -> bool {
-    let is_known = steps.iter().any(|step| matches!(step.parent.kind, Kind::Python { .. } | Kind::Cpp(_)));
-    let is_odd = steps.windows(2).any(|two| two.iter().all(|step| step.parent.is_plain()));
-    let root = steps.last().map(|step| &step.parent.kind);
-    !is_known || is_odd || matches!(root, Some(Kind::Root(root)) if root.cost() >= WEAK)
 }

@@ -30,6 +30,7 @@ pub(in crate::holders) mod of_object {
     pub(in crate::holders) const DICT_VALUES: u64 = 40;
     /// Behind the last field of a plain dict.
     pub(in crate::holders) const DICT_BYTES: u64 = 48;
+    pub(in crate::holders) const MODULE_DICT: u64 = 16;
     pub(in crate::holders) const MODULE_NAME: u64 = 48;
     pub(in crate::holders) const METHOD_SELF: u64 = 24;
     pub(in crate::holders) const FRAME_CODE: u64 = 32;

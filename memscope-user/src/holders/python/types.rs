@@ -223,7 +223,19 @@ impl Python<'_> {
             ty.is_optimizer |= last == "Optimizer";
             ty.is_scalar |= matches!(
                 name.as_str(),
-                "int" | "str" | "bytes" | "float" | "complex" | "bytearray" | "code" | "numpy.generic"
+                "int"
+                    | "str"
+                    | "bytes"
+                    | "float"
+                    | "complex"
+                    | "bytearray"
+                    | "code"
+                    | "numpy.generic"
+                    // Of texts alone, with words of numbers and their padding.
+                    | "re.Pattern"
+                    // Nothing but a flag, with seven bytes behind it that are not cleared.
+                    | "_thread.lock"
+                    | "_thread.RLock"
             );
             self.read_fields(words[of_type::MEMBERS], &mut ty.fields);
             let next = words[of_type::BASE];
