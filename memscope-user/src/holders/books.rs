@@ -263,8 +263,7 @@ fn passed<T>(
     let python = Python::find(&memory).ok().flatten();
     let until = begin + budget.longest;
     let time = Some(Allowed { work: Some(budget.scan), until });
-    let of_type = python.as_ref().and_then(|python| python.list_type);
-    let limits = Limits { pointers: budget.pointers, threads: THREADS, time, of_type, ..Limits::default() };
+    let limits = Limits { pointers: budget.pointers, threads: THREADS, time, ..Python::limits(python.as_ref()) };
     let pointers = Pointers::of(source, &[], limits);
     let heap = Heap::new(&memory, &pointers, python.as_ref().map(|python| python.layout.pool_bytes()));
     let mut graph = Graph::new(&memory, &pointers, &heap, python.as_ref());

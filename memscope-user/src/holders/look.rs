@@ -13,7 +13,7 @@ use super::{
     group::{self, Held, Way},
     heap::Heap,
     memory::Memory,
-    pointers::{Limits, Pointers},
+    pointers::Pointers,
     pool::{self, Missing, Pool, PoolBlock, UsedBy},
     python::{self, Python},
     source::Source,
@@ -130,9 +130,7 @@ fn look_once(source: &dyn Source, question: &Question, begin: Instant) -> Result
     let memory = Memory::new(source);
     let found = Python::find(&memory);
     let python = found.as_ref().ok().and_then(Option::as_ref);
-    let of_type = python.and_then(|python| python.list_type);
-    let limits = Limits { of_type, ..Limits::default() };
-    let pointers = Pointers::of(source, &ranges(&question.which), limits);
+    let pointers = Pointers::of(source, &ranges(&question.which), Python::limits(python));
     let heap = Heap::new(&memory, &pointers, python.map(|python| python.layout.pool_bytes()));
     let mut graph = Graph::new(&memory, &pointers, &heap, python);
     let pool = pool::find(&graph);

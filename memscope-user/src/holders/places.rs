@@ -161,8 +161,7 @@ fn look_once(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budget) ->
         places.iter().flatten().map(|(address, size)| *address..address.saturating_add((*size).max(1))).collect();
     let until = begin + budget.longest;
     let time = Some(Allowed { work: Some(budget.scan), until });
-    let of_type = python.list_type;
-    let limits = Limits { pointers: budget.pointers, threads: THREADS, time, of_type, ..Limits::default() };
+    let limits = Limits { pointers: budget.pointers, threads: THREADS, time, ..Python::limits(Some(&python)) };
     let pointers = Pointers::of(source, &ranges, limits);
     let heap = Heap::new(&memory, &pointers, Some(python.layout.pool_bytes()));
     let mut graph = Graph::new(&memory, &pointers, &heap, Some(&python));

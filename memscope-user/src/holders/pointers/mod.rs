@@ -5,13 +5,17 @@
 
 mod numbering;
 mod scan;
+mod unasked;
 
 use std::{cell::RefCell, ops::Range};
 
 use self::numbering::Numbering;
 use super::source::{PAGE, Source};
 
-pub(super) use self::scan::{Limits, untagged};
+pub(super) use self::{
+    scan::{Limits, untagged},
+    unasked::UnaskedType,
+};
 
 /// A word and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,7 +67,7 @@ impl Figures {
 
 impl Pointers {
     /// Scans all memory of the process that may hold pointers. `wanted`: requested addresses of a device.
-    pub(super) fn of(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) -> Self {
+    pub(super) fn of(source: &dyn Source, wanted: &[Range<u64>], limits: Limits<'_>) -> Self {
         scan::run(source, wanted, limits)
     }
 

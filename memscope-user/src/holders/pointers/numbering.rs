@@ -27,15 +27,15 @@ pub(super) struct Numbering {
     /// For each GiB its index in `slots`; 0 is none.
     by_gib: Vec<u32>,
     slots: Vec<Box<[u32]>>,
-    /// By number: address, and whether pointers to it are of interest.
-    pages: Vec<(u64, bool)>,
+    /// By number: addresses.
+    pages: Vec<u64>,
     limit: usize,
 }
 
 impl Numbering {
     pub(super) fn new(limit: usize) -> Self {
         let gibs = if limit == 0 { 0 } else { (ADDRESS_END >> GIB_BITS) as usize };
-        Self { by_gib: vec![0; gibs], slots: Vec::new(), pages: vec![(0, false)], limit: limit.min(MAX_PAGES - 1) }
+        Self { by_gib: vec![0; gibs], slots: Vec::new(), pages: vec![0], limit: limit.min(MAX_PAGES - 1) }
     }
 
     /// Numbers the pages of a mapping from `start` to `end`; returns the number of pages beyond the limit.
@@ -50,7 +50,7 @@ impl Numbering {
             if is_target && let Some(slot) = self.slot(address) {
                 *slot = number;
             }
-            self.pages.push((address, is_target));
+            self.pages.push(address);
             match runs.last_mut() {
                 Some(run) if run.start + run.pages as u64 * PAGE == address && run.pages < LONGEST_RUN => {
                     run.pages += 1;
@@ -88,11 +88,20 @@ impl Numbering {
         target << 32 | place
     }
 
+    /// The number of a packed pointer's target's page, and the offset there.
+    #[inline]
+    pub(super) const fn target(packed: u64) -> (u32, u64) {
+        let target = packed >> 32;
+        ((target >> WORD_BITS) as u32, target % WORDS_PER_PAGE * 8)
+    }
+
+    /// Number of pages, the one that is none among them.
+    pub(super) fn len(&self) -> usize {
+        self.pages.len()
+    }
+
     pub(super) fn unpack(&self, packed: u64) -> Pointer {
-        let address = |at: u64| {
-            let (page, _) = self.pages[(at >> WORD_BITS) as usize];
-            page + at % WORDS_PER_PAGE * 8
-        };
+        let address = |at: u64| self.pages[(at >> WORD_BITS) as usize] + at % WORDS_PER_PAGE * 8;
         Pointer { target: address(packed >> 32), place: address(packed & 0xffff_ffff) }
     }
 

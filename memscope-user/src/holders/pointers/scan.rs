@@ -1,7 +1,7 @@
 //! The pass over memory, by a few threads.
 
 use std::{
-    ops::Range,
+    ops::{Range, RangeInclusive},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -11,6 +11,7 @@ use std::{
 use super::{
     Figures, Pointer, Pointers,
     numbering::{MAX_PAGES, Numbering, Run},
+    unasked::{Unasked, UnaskedType},
 };
 use crate::holders::{
     deadline::Allowed,
@@ -28,12 +29,14 @@ const DEVICE_ALIGN: u64 = 32;
 /// Smaller mappings without memory are no reservations for a device.
 const MIN_RESERVED_BYTES: u64 = 1 << 20;
 
+/// Pointers after which a thread leaves out what is not asked for.
+const TIDIED_AT_ONCE: usize = 1 << 20;
 /// Most words kept with the address of the type, of each thread.
 const MAX_OF_TYPE: usize = 1 << 17;
 
 /// Limits of the scan.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::holders) struct Limits {
+pub(in crate::holders) struct Limits<'a> {
     /// Pages of the process.
     pub(in crate::holders) pages: usize,
     /// Most pointers kept, of eight bytes each.
@@ -44,12 +47,14 @@ pub(in crate::holders) struct Limits {
     pub(in crate::holders) time: Option<Allowed>,
     /// A type: places of words with its address are kept, which begin its objects.
     pub(in crate::holders) of_type: Option<u64>,
+    /// Types of objects that no path leads through, sorted.
+    pub(in crate::holders) unasked: &'a [UnaskedType],
 }
 
-impl Default for Limits {
+impl Default for Limits<'_> {
     /// 32 GiB of the process, 2 GiB of our own.
     fn default() -> Self {
-        Self { pages: MAX_PAGES, pointers: 256 << 20, threads: 2, time: None, of_type: None }
+        Self { pages: MAX_PAGES, pointers: 256 << 20, threads: 2, time: None, of_type: None, unasked: &[] }
     }
 }
 
@@ -75,9 +80,12 @@ struct Scan<'a> {
     is_late: AtomicBool,
     /// 0: none.
     of_type: u64,
+    unasked: Unasked<'a>,
+    /// From the first type that is looked at to the last one.
+    types: RangeInclusive<u64>,
 }
 
-pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) -> Pointers {
+pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits<'_>) -> Pointers {
     let mut figures = Figures { swapped_bytes: source.swapped_bytes(), ..Figures::default() };
     let (numbering, runs) = number(source, limits, &mut figures);
     let scan = Scan {
@@ -88,6 +96,8 @@ pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) ->
         time: limits.time,
         is_late: AtomicBool::new(false),
         of_type: limits.of_type.unwrap_or(0),
+        unasked: Unasked::new(limits.unasked, &numbering),
+        types: types(&limits),
     };
     let next = AtomicUsize::new(0);
     let all = Mutex::new(Vec::new());
@@ -99,10 +109,20 @@ pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) ->
             });
         }
     });
+    let mut all = all.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // By now all that is not asked for is known.
+    std::thread::scope(|scope| {
+        for found in &mut all {
+            scope.spawn(|| {
+                scan.unasked.leave_out(&mut found.packed);
+                found.packed.sort_unstable();
+            });
+        }
+    });
     figures.is_late = scan.is_late.into_inner();
     figures.is_full = !figures.is_late && next.load(Ordering::Relaxed) < runs.len();
     let mut pointers = Pointers { numbering, figures, ..Pointers::none() };
-    for found in all.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    for found in all {
         pointers.figures.scanned_bytes += found.scanned_bytes;
         pointers.figures.unread_bytes += found.unread_bytes;
         pointers.lists.push(found.packed);
@@ -115,7 +135,12 @@ pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits) ->
     pointers
 }
 
-fn number(source: &dyn Source, limits: Limits, figures: &mut Figures) -> (Numbering, Vec<Run>) {
+fn types(limits: &Limits<'_>) -> RangeInclusive<u64> {
+    let all = || limits.unasked.iter().map(|(address, _)| *address).chain(limits.of_type);
+    all().min().unwrap_or(1)..=all().max().unwrap_or(0)
+}
+
+fn number(source: &dyn Source, limits: Limits<'_>, figures: &mut Figures) -> (Numbering, Vec<Run>) {
     let mut numbering = Numbering::new(limits.pages);
     let mut runs = Vec::new();
     // At a limit large mappings are left out: those are host data sooner than objects.
@@ -154,9 +179,10 @@ impl Scan<'_> {
     fn work(&self, runs: &[Run], next: &AtomicUsize) -> Found {
         let mut found = Found::default();
         let mut buffer = Vec::new();
+        let mut tidied = 0;
         let deadline = self.time.map(Allowed::begin);
         // The last run may be beyond the bound: 1 MiB.
-        while found.packed.len() + found.device.len() * 2 <= self.room
+        while self.has_room(&mut found, &mut tidied)
             && let Some(run) = runs.get(next.fetch_add(1, Ordering::Relaxed))
         {
             if deadline.is_some_and(|deadline| deadline.is_over()) {
@@ -171,8 +197,18 @@ impl Scan<'_> {
                 self.look(run.start + page as u64 * PAGE, run.first + page as u32, bytes, &mut found);
             }
         }
-        found.packed.sort_unstable();
         found
+    }
+
+    /// Whether a thread may go on. Now and then what is not asked for is left out: pages that were read later have shown more. `tidied`: how much was left
+    /// the last time.
+    fn has_room(&self, found: &mut Found, tidied: &mut usize) -> bool {
+        let used = |found: &Found| found.packed.len() + found.device.len() * 2;
+        if found.packed.len() > *tidied + *tidied / 4 + TIDIED_AT_ONCE || used(found) > self.room {
+            self.unasked.leave_out(&mut found.packed);
+            *tidied = found.packed.len();
+        }
+        used(found) <= self.room
     }
 
     fn look(&self, address: u64, number: u32, bytes: &[u8], found: &mut Found) {
@@ -186,11 +222,19 @@ impl Scan<'_> {
             let Some(target) = untagged(word) else { continue };
             let page = self.numbering.number(target);
             if page != 0 {
-                found.packed.push(Numbering::pack(page, target, number, at));
+                let packed = Numbering::pack(page, target, number, at);
+                if !self.unasked.is_marked(packed) {
+                    found.packed.push(packed);
+                }
             } else if word.is_multiple_of(DEVICE_ALIGN) && self.is_device(word) {
                 found.device.push(Pointer { target: word, place: address + at as u64 * 8 });
-            } else if word == self.of_type && found.of_type.len() < MAX_OF_TYPE {
-                found.of_type.push(address + at as u64 * 8);
+            } else if self.types.contains(&word) {
+                let place = address + at as u64 * 8;
+                let before = at.checked_sub(1).map_or(0, |before| u64::from_le_bytes(words[before]));
+                self.unasked.note(self.numbering, place, word, before);
+                if word == self.of_type && found.of_type.len() < MAX_OF_TYPE {
+                    found.of_type.push(place);
+                }
             }
         }
     }

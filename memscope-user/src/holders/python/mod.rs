@@ -20,6 +20,7 @@ pub(super) use self::{
 use super::{
     heap::Block,
     memory::Memory,
+    pointers::{Limits, UnaskedType},
     source::{Mapping, Source},
     symbols::{DEBUG_PYTHON, Symbols},
 };
@@ -28,6 +29,13 @@ use crate::{
     locate::python::offsets::{self, Offsets, TABLE_BYTES},
 };
 
+/// Types of objects that hold no others.
+const SCALARS: [&str; 5] = ["PyBytes_Type", "PyComplex_Type", "PyFloat_Type", "PyLong_Type", "PyUnicode_Type"];
+/// Types of objects that the collector knows: only its lists lead to their heads.
+const COLLECTED: [&str; 7] =
+    ["PyCell_Type", "PyDict_Type", "PyFunction_Type", "PyList_Type", "PyMethod_Type", "PySet_Type", "PyTuple_Type"];
+/// Bytes of the collector's words in front of an object.
+const COLLECTORS: u64 = 16;
 /// Files that may be an interpreter and are looked into.
 const MAX_FILES: usize = 16;
 
@@ -39,6 +47,8 @@ pub(super) struct Python<'a> {
     type_type: u64,
     str_type: u64,
     pub(super) list_type: Option<u64>,
+    /// Types of objects that no path leads through, and of those that the collector knows, with the distance of the type's word from the start; sorted.
+    unasked: Vec<UnaskedType>,
     runtime: u64,
     types: RefCell<HashMap<u64, Option<Rc<Type>>>>,
     frames: RefCell<Vec<Frame>>,
@@ -84,6 +94,7 @@ impl<'a> Python<'a> {
             type_type: addresses.type_type,
             str_type: addresses.str_type,
             list_type: addresses.list_type,
+            unasked: addresses.unasked.clone(),
             runtime: addresses.runtime,
             types: RefCell::default(),
             frames: RefCell::default(),
@@ -93,6 +104,12 @@ impl<'a> Python<'a> {
         python.frames = RefCell::new(frames);
         python.threads = threads;
         Ok(python)
+    }
+
+    /// Limits of a pass over a process with this interpreter.
+    pub(super) fn limits(python: Option<&Self>) -> Limits<'_> {
+        let unasked = python.map_or(&[][..], |python| &python.unasked);
+        Limits { of_type: python.and_then(|python| python.list_type), unasked, ..Limits::default() }
     }
 
     /// Reads again what changes while the program runs.
@@ -157,6 +174,7 @@ struct Addresses {
     type_type: u64,
     str_type: u64,
     list_type: Option<u64>,
+    unasked: Vec<UnaskedType>,
     runtime: u64,
     version: Option<u64>,
     is_debug: bool,
@@ -166,10 +184,16 @@ impl Addresses {
     fn of(symbols: &Symbols, mapping: &Mapping) -> Option<Self> {
         let bias = mapping.start.wrapping_sub(symbols.first_vaddr);
         let address = |name: &str| symbols.vaddr_of(name).map(|vaddr| vaddr.wrapping_add(bias));
+        let of = |names: &[&str], distance| {
+            names.iter().filter_map(|name| Some((address(name)?, distance))).collect::<Vec<_>>()
+        };
+        let mut unasked = [of(&SCALARS, of_object::TYPE), of(&COLLECTED, of_object::TYPE + COLLECTORS)].concat();
+        unasked.sort_unstable();
         Some(Self {
             type_type: address("PyType_Type")?,
             str_type: address("PyUnicode_Type")?,
             list_type: address("PyList_Type"),
+            unasked,
             runtime: address("_PyRuntime")?,
             version: address("Py_Version"),
             is_debug: address(DEBUG_PYTHON).is_some(),
