@@ -280,6 +280,13 @@ impl ProbeRow {
             || self.group != 0
     }
 
+    /// Whether what the call returns is asked for.
+    #[must_use]
+    pub fn reads_result(&self) -> bool {
+        let of_result = |fetch: &Fetch| fetch.source == Source::Out as u8 || fetch.source == Source::Returned as u8;
+        self.flags & ROW_RETURNS_INT != 0 || self.fetch.iter().any(of_result)
+    }
+
     /// Whether nothing is reported before the call returns.
     #[must_use]
     pub const fn waits_for_return(&self) -> bool {

@@ -153,7 +153,7 @@ fn elf(bytes: &[u8]) {
     let names: Vec<&str> = backend::builtin().map(|spec| spec.symbol).collect();
     for resolved in [file.resolve(&names), file.resolve_local(&names)].into_iter().flatten().flatten() {
         let Some(function) = site::Function::in_file(&file, &resolved) else { continue };
-        let _ = site::returns(&function);
+        let _ = site::ends(&function, false);
         for usage in USES {
             let _ = site::candidates(&function, usage, site::Kernel::default());
         }

@@ -278,17 +278,20 @@ pub const fn return_cost(machine: Machine) -> SiteCost {
     }
 }
 
-/// Offsets of a function's own return instructions; `None` if it cannot be read to its end, has none or too many, or one
-/// of them takes no probe.
+/// Offsets of a function's ends: its own return instructions and, unless `with_result`, the calls that take the place of its last ones (`jmp` behind the
+/// epilogue), at which nothing is returned yet. `None` if it cannot be read to its end, has none or too many, or one of its returns takes no probe.
 ///
-/// What leaves through a jump to another function is not among them.
+/// A call of that kind in a function that keeps nothing on its stack is not among them.
 #[must_use]
-pub fn returns(function: &Function<'_>) -> Option<Vec<u32>> {
-    let found = match function.machine {
-        Machine::X86_64 => x86::returns(function.body),
-        Machine::Aarch64 => arm::returns(function.body),
-        Machine::Other(_) => None,
-    }?;
+pub fn ends(function: &Function<'_>, with_result: bool) -> Option<Vec<u32>> {
+    let (mut found, calls) = match function.machine {
+        Machine::X86_64 => (x86::returns(function.body)?, x86::tail_calls(function.body)),
+        Machine::Aarch64 => (arm::returns(function.body)?, arm::tail_calls(function.body)),
+        Machine::Other(_) => return None,
+    };
+    if !with_result {
+        found.extend(calls);
+    }
     (function.whole && !found.is_empty() && found.len() <= MAX_RETURNS).then_some(found)
 }
 

@@ -213,6 +213,8 @@ pub struct OwnRules {
     pub of_thread: bool,
     /// Requests of the default pool that would fail may have its free blocks (`use_on_oom`).
     pub on_oom: bool,
+    /// Its blocks are handed out whole (`no_split`).
+    pub no_split: bool,
 }
 
 /// A change of a graph.

@@ -162,6 +162,8 @@ pub enum Field {
     PoolSecond,
     /// Requests that would fail may use a pool of its own (low 8 bits).
     PoolOnOom,
+    /// Whether the pool's blocks are handed out whole.
+    PoolNoSplit,
     /// Kind of memory that a call asks about.
     MemoryKind,
     /// Part of a device's memory: the bits of a number of double precision.

@@ -1,4 +1,4 @@
-"""A pool of the program's own for requests that would fail, beside one without rules. Memory runs out on purpose.
+"""A pool of the program's own for requests that would fail and one whose blocks are not split, beside one without rules. Memory runs out on purpose.
 
 usage: mempool_rules.py ROUNDS SEED
 
@@ -33,6 +33,7 @@ def fill():
 try:
     plain = torch.npu.MemPool()
     spare = torch.npu.MemPool(use_on_oom=True)
+    whole = torch.npu.MemPool(no_split=True)
 except TypeError:
     print("no rules")
     truth.finish()
@@ -48,6 +49,12 @@ for number in range(rounds):
     with torch.npu.use_mem_pool(spare):
         kept = [request(chance.randint(60, 200)) for _ in range(4)]
     del kept[chance.randrange(2):]
+    with torch.npu.use_mem_pool(whole):
+        # The second of each pair gets the block of the first one, whole.
+        wide = [request(chance.randint(21, 60)) for _ in range(3)]
+        wide.pop(chance.randrange(3))
+        wide.append(request(chance.randint(1, 19)))
+        wide.append(torch.empty(chance.randrange(1, MIB // 4), dtype=torch.uint8, device="npu"))
     filled = fill()
     for _ in range(3):
         try:
@@ -56,11 +63,11 @@ for number in range(rounds):
             filled = filled[2:]
     held.append(request(chance.randint(1, 20)))
     held.pop(chance.randrange(len(held)))
-    del blocks, kept, filled
+    del blocks, kept, wide, filled
     if number % 3 == 2:
         torch.npu.empty_cache()
     truth.mark(f"round {number}")
 held.clear()
-del plain, spare
+del plain, spare, whole
 truth.mark("pools gone")
 truth.finish()

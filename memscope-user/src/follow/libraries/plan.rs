@@ -226,7 +226,8 @@ impl Libraries {
             stack_args: false,
             follows: self.has_cookies && !self.watches && follows(needs),
         };
-        let own_returns = if needs.has_own_return() { site::returns(function) } else { Some(Vec::new()) };
+        let own_returns =
+            if needs.has_own_return() { site::ends(function, needs.reads_result()) } else { Some(Vec::new()) };
         let site = site::choose(function, usage, self.sites).map_err(|error| format!(": {error}"))?;
         let none = " has no return instructions that could be probed: it is not traced";
         Ok((site, own_returns.ok_or(none)?))

@@ -53,6 +53,19 @@ pub(super) fn returns(body: &[u8]) -> Option<Vec<u32>> {
     found.map(|(offset, word)| (word == RET).then_some(offset)).collect()
 }
 
+/// Offsets of the jumps out of `body` that take the place of a call and a return: `b` or `br` right behind `ldp x29, x30, [sp], #…`.
+pub(super) fn tail_calls(body: &[u8]) -> Vec<u32> {
+    let is_epilogue = |word: u32| word & 0xffc0_7fff == 0xa8c0_7bfd;
+    let is_jump = |(offset, word): (u32, u32)| {
+        let is_register = word & 0xffff_fc1f == 0xd61f_0000;
+        let target = branch_distance(word).filter(|_| word & 0xfc00_0000 == 0x1400_0000);
+        let leaves = |distance| !(0..body.len() as i64).contains(&(i64::from(offset) + distance));
+        is_register || target.is_some_and(leaves)
+    };
+    let pairs = words(body).zip(words(body).skip(1));
+    pairs.filter(|((_, before), jump)| is_epilogue(*before) && is_jump(*jump)).map(|(_, (offset, _))| offset).collect()
+}
+
 /// Where the unconditional direct jumps (`b`) of `code` lead.
 pub(super) fn jumps(address: u64, code: &[u8]) -> Vec<u64> {
     let is_jump = |word: &u32| word & 0xfc00_0000 == 0x1400_0000;

@@ -576,7 +576,7 @@ fn direct_jumps_are_found() {
 /// Worked out by hand from the opcodes.
 #[test]
 fn own_returns_are_found() {
-    let found = |machine, bytes: &[u8]| returns(&Function::new(machine, 0x1000, bytes, bytes.len() as u64));
+    let found = |machine, bytes: &[u8]| ends(&Function::new(machine, 0x1000, bytes, bytes.len() as u64), true);
     let x86 = |bytes: &[u8]| found(Machine::X86_64, bytes);
     // push rbp; test edi,edi; je +2; pop rbp; ret; xor eax,eax; pop rbp; rep ret
     let two = [0x55, 0x85, 0xff, 0x74, 0x02, 0x5d, 0xc3, 0x31, 0xc0, 0x5d, 0xf3, 0xc3];
@@ -586,7 +586,7 @@ fn own_returns_are_found() {
     assert_eq!(x86(&[0xe9, 0, 0, 0, 0]), None, "leaves by a jump");
     assert_eq!(x86(&[0xc3, 0x06]), None, "does not decode to its end");
     // An unknown size may hide returns.
-    assert_eq!(returns(&Function::new(Machine::X86_64, 0x1000, &[0xc3], 0)), None);
+    assert_eq!(ends(&Function::new(Machine::X86_64, 0x1000, &[0xc3], 0), true), None);
     let arm = |words: &[u32]| {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         found(Machine::Aarch64, &bytes)
@@ -594,6 +594,25 @@ fn own_returns_are_found() {
     assert_eq!(arm(&[0xd503_201f, 0xd65f_03c0, 0xd503_201f, 0xd65f_03c0]), Some(vec![4, 12]));
     assert_eq!(arm(&[0xd65f_03c0, 0xd65f_0bff]), None, "retaa takes no probe");
     assert_eq!(arm(&[0xd503_201f]), None);
+}
+
+/// Calls that take the place of a return, by hand from the opcodes: behind an epilogue, and out of the function.
+#[test]
+fn last_calls_are_ends() {
+    let found = |machine, bytes: &[u8]| ends(&Function::new(machine, 0x1000, bytes, bytes.len() as u64), false);
+    let x86 = |bytes: &[u8]| found(Machine::X86_64, bytes);
+    // push rbp; test edi,edi; je +2; pop rbp; ret; pop rbp; jmp r8 (10: what comes behind the pop at 9)
+    assert_eq!(x86(&[0x55, 0x85, 0xff, 0x74, 0x02, 0x5d, 0xc3, 0x90, 0x5d, 0x41, 0xff, 0xe0]), Some(vec![6, 9]));
+    // pop rbp; jmp far away. add rsp,8; jmp far away, twice.
+    assert_eq!(x86(&[0x5d, 0xe9, 0, 1, 0, 0]), Some(vec![1]));
+    assert_eq!(x86(&[0x48, 0x83, 0xc4, 8, 0xe9, 0, 1, 0, 0, 0x48, 0x83, 0xc4, 8, 0xeb, 0x70]), Some(vec![4, 13]));
+    // Within the function; to a cold part, behind a mov; a table of jumps: pop rbp; jmp -3; ret. mov ebx,edi; jmp far; ret. jmp rax; ret
+    assert_eq!(x86(&[0x5d, 0xeb, 0xfd, 0xc3]), Some(vec![3]));
+    assert_eq!(x86(&[0x89, 0xfb, 0xe9, 0, 1, 0, 0, 0xc3]), Some(vec![7]));
+    assert_eq!(x86(&[0x89, 0xfb, 0xff, 0xe0, 0xc3]), Some(vec![4]));
+    // ldp x29, x30, [sp], #32; b .+64; ldp; br x16; ldp; b .-4 (within); mov x19, x0; b .+64; ret
+    let words = [0xa8c2_7bfd, B_64, 0xa8c2_7bfd, 0xd61f_0200, 0xa8c2_7bfd, 0x17ff_ffff, 0xaa00_03f3, B_64, RET_ARM];
+    assert_eq!(found(Machine::Aarch64, &code_of(&words)), Some(vec![32, 4, 12]));
 }
 
 /// Follows these arguments.

@@ -87,6 +87,29 @@ pub(super) fn returns(body: &[u8]) -> Option<Vec<u32>> {
     Some(found)
 }
 
+/// Offsets of the jumps out of `body` that take the place of a call and a return: right behind the last instruction of an epilogue. Those that lead to a cold part of
+/// the function stand behind others.
+pub(super) fn tail_calls(body: &[u8]) -> Vec<u32> {
+    let own = 0..body.len() as u64;
+    let mut found = Vec::new();
+    let mut is_epilogue = false;
+    for instruction in Decoder::with_ip(64, body, 0, DecoderOptions::NONE) {
+        let at = instruction.ip() as usize;
+        let is_jump = match instruction.flow_control() {
+            FlowControl::IndirectBranch => true,
+            FlowControl::UnconditionalBranch => !own.contains(&instruction.near_branch_target()),
+            _ => false,
+        };
+        let bytes = body.get(at..at + instruction.len()).unwrap_or_default();
+        if is_epilogue && is_jump && !is_refused(bytes, &instruction) {
+            found.push(at as u32);
+        }
+        let adds_to_stack = instruction.mnemonic() == Mnemonic::Add && instruction.op0_register() == Register::RSP;
+        is_epilogue = adds_to_stack || matches!(instruction.mnemonic(), Mnemonic::Pop | Mnemonic::Leave);
+    }
+    found
+}
+
 /// Where the unconditional direct jumps of `code` lead.
 pub(super) fn jumps(address: u64, code: &[u8]) -> Vec<u64> {
     let decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);

@@ -105,7 +105,7 @@ pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
         (PoolCall::GraphBegin, _) => graph(call, GraphChange::Begins { pool: own_pool(call)? })?,
         (PoolCall::GraphEnd, _) => graph(call, GraphChange::Ends)?,
         (PoolCall::GraphReset, _) => graph(call, GraphChange::Reset)?,
-        (PoolCall::MemPoolMade, _) => made(call, OwnRules { of_thread: true, on_oom: is_on_oom(call) })?,
+        (PoolCall::MemPoolMade, _) => made(call, rules(call))?,
         (PoolCall::MemPoolOfAllMade, _) => made(call, OwnRules::default())?,
         (PoolCall::MemPoolGone, _) => {
             Effect::OwnPool { device: None, own: OwnPool::Gone { handle: call.field(Field::Handle)? } }
@@ -139,8 +139,9 @@ fn made(call: &RawCall<'_>, rules: OwnRules) -> Result<Effect, Unusable> {
 }
 
 /// Captures of earlier versions do not say; the rest of a truth value's register is undefined.
-fn is_on_oom(call: &RawCall<'_>) -> bool {
-    call.field(Field::PoolOnOom).is_ok_and(|value| value as u8 != 0)
+fn rules(call: &RawCall<'_>) -> OwnRules {
+    let is_so = |field| call.field(field).is_ok_and(|value| value as u8 != 0);
+    OwnRules { of_thread: true, on_oom: is_so(Field::PoolOnOom), no_split: is_so(Field::PoolNoSplit) }
 }
 
 /// A number of a device is one byte, and the rest of its register is undefined.

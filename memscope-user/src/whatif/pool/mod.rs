@@ -286,7 +286,10 @@ impl Pool {
     fn split(&mut self, id: Id, size: u64) -> Id {
         let block = *self.blocks.get(id);
         let rest = block.size - size;
-        let splits = if self.racks.is_small(block.rack) || self.settings.expandable {
+        let is_whole = self.own_rules.get(&self.racks.private(block.rack)).is_some_and(|rules| rules.no_split);
+        let splits = if is_whole {
+            false
+        } else if self.racks.is_small(block.rack) || self.settings.expandable {
             rest >= SMALLEST_BYTES
         } else {
             size < self.settings.max_split_bytes && rest > MIB

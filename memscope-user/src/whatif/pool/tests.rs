@@ -290,7 +290,7 @@ proptest! {
 #[test]
 fn private_pools_with_retries() {
     for of_thread in [false, true] {
-        let mut pool = pool("", 100).with_own_rules([(1, OwnRules { of_thread, on_oom: false })].into());
+        let mut pool = pool("", 100).with_own_rules([(1, OwnRules { of_thread, ..OwnRules::default() })].into());
         let own = pool.lane(1, 1).expect("a lane");
         let cached = pool.malloc(60 * MIB - 32, 0).expect("memory");
         pool.free(cached);
@@ -304,7 +304,7 @@ fn private_pools_with_retries() {
 #[test]
 fn pools_for_requests_that_would_fail() {
     for (on_oom, stream, fits) in [(false, 1, false), (true, 1, true), (true, 2, false)] {
-        let rules = OwnRules { of_thread: true, on_oom };
+        let rules = OwnRules { of_thread: true, on_oom, ..OwnRules::default() };
         let mut pool = pool("", 100).with_own_rules([(1, rules)].into());
         let own = pool.lane(stream, 1).expect("a lane");
         let spare = pool.malloc(40 * MIB - 32, own).expect("memory");
@@ -320,6 +320,23 @@ fn pools_for_requests_that_would_fail() {
             assert!(pool.malloc(9 * MIB, own).is_some());
             assert!(pool.malloc(9 * MIB, 0).is_none());
         }
+    }
+}
+
+/// A block of 40 MiB in a pool that splits none serves 10, and is not there for 10 more; in another pool it is.
+#[test]
+fn blocks_that_are_not_split() {
+    for no_split in [false, true] {
+        let rules = OwnRules { of_thread: true, no_split, ..OwnRules::default() };
+        let mut pool = pool("", 100).with_own_rules([(1, rules)].into());
+        let own = pool.lane(1, 1).expect("a lane");
+        let first = pool.malloc(40 * MIB - 32, own).expect("memory");
+        pool.free(first);
+        let found = pool.malloc(10 * MIB - 32, own).expect("memory");
+        assert_eq!(pool.place(found).1, if no_split { 40 * MIB } else { 10 * MIB });
+        pool.malloc(10 * MIB - 32, own).expect("memory");
+        let reserved_mib = pool.figures.reserved_peak_bytes / MIB;
+        assert_eq!(reserved_mib, if no_split { 50 } else { 40 });
     }
 }
 

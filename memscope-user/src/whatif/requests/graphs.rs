@@ -256,7 +256,7 @@ impl Graphs {
 mod tests {
     use super::*;
 
-    const OF_THREAD: OwnRules = OwnRules { of_thread: true, on_oom: false };
+    const OF_THREAD: OwnRules = OwnRules { of_thread: true, on_oom: false, no_split: false };
 
     fn begins(graphs: &mut Graphs, tid: u32, handle: u64, pool: PoolId) {
         assert_eq!(graphs.change(tid, &Graph { handle, change: GraphChange::Begins { pool } }), None);
@@ -351,7 +351,7 @@ mod tests {
             own(
                 &mut graphs,
                 1,
-                OwnPool::Made { handle: 0xb, pool: (0, 1), rules: OwnRules { of_thread, on_oom: false } },
+                OwnPool::Made { handle: 0xb, pool: (0, 1), rules: OwnRules { of_thread, ..OwnRules::default() } },
             );
             for _ in 0..2 {
                 own(&mut graphs, 1, OwnPool::Begins { pool: (0, 1) });
@@ -399,7 +399,11 @@ mod tests {
         for (of_thread, taken) in [(true, 2), (false, 1)] {
             let mut graphs = Graphs::default();
             for (handle, pool) in [(1, (0, 1)), (2, (0, 2))] {
-                own(&mut graphs, 1, OwnPool::Made { handle, pool, rules: OwnRules { of_thread, on_oom: false } });
+                own(
+                    &mut graphs,
+                    1,
+                    OwnPool::Made { handle, pool, rules: OwnRules { of_thread, ..OwnRules::default() } },
+                );
                 own(&mut graphs, 1, OwnPool::Begins { pool });
             }
             assert_eq!(graphs.pool_of(1, 0, 7), taken);

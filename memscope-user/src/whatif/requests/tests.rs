@@ -138,7 +138,7 @@ fn pools_of_objects_are_emptied() {
     ask(&mut script, place(0), 3 * MIB, Some((place(0), 20 * MIB)));
     free(&mut script, place(0));
     for own in [
-        OwnPool::Made { handle: 9, pool, rules: OwnRules { of_thread: true, on_oom: false } },
+        OwnPool::Made { handle: 9, pool, rules: OwnRules { of_thread: true, ..OwnRules::default() } },
         OwnPool::Begins { pool },
     ] {
         script.event(EventKind::OwnPool(own));

@@ -142,8 +142,8 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         ],
         ..MEM_POOL
     },
-    // From 2.13 on, with `bool use_on_oom, bool no_split`: the object does not keep the allocator. With `no_split` it ends with a call
-    // that has taken its place, and is not seen.
+    // From 2.13 on, with `bool use_on_oom, bool no_split`: the object does not keep the allocator. With `no_split` its last call takes the place of its
+    // return.
     ProbeSpec {
         symbol: "_ZN7c10_npu7MemPoolC1ESt10shared_ptrINS_19NPUCachingAllocator12NPUAllocatorEEbbb",
         meaning: CallKind::Pool(PoolCall::MemPoolMade),
@@ -152,6 +152,7 @@ pub(super) const ROWS: &[ProbeSpec] = &[
             (Field::PoolFirst, Fetch::memory(0, 8)),
             (Field::PoolSecond, Fetch::memory(0, 16)),
             (Field::PoolOnOom, Fetch::arg(3)),
+            (Field::PoolNoSplit, Fetch::arg(4)),
         ],
         ..MEM_POOL
     },
