@@ -1,10 +1,10 @@
 """vLLM in this process, with a tiny Qwen2 that it makes up the weights of. It writes 8 tokens for each of 4 prompts.
 
-usage: offline.py eager|graphs|sleep|asleep|serves|keeps
+usage: offline.py eager|graphs|sleep|asleep|serves|keeps|waits
 
 Marks: start, ready (the model and the KV cache are there), generated, with `sleep` asleep and awake, with `asleep` the first alone.
 With `serves` it takes one request after the other until it has served three times as long as it took to start; `keeps` does the
-same, and its engine keeps a copy of the hidden states of each step.
+same, and its engine keeps a copy of the hidden states of each step. With `waits` it looks paths up (`lookups.py`).
 """
 import json
 import os
@@ -114,6 +114,12 @@ def main():
     written = server.generate(prompts, sampling)
     truth.mark("generated")
     print("tokens", *[len(one.outputs[0].token_ids) for one in written], flush=True)
+    if kind == "waits":
+        global engine
+        engine = server
+        import lookups
+
+        lookups.waits()
     if kind in ("serves", "keeps"):
         print("requests", serve(lambda asked: server.generate(asked, sampling, use_tqdm=False), time.monotonic()), flush=True)
         kept = getattr(runner, "kept", {}).values()

@@ -7,6 +7,7 @@
 pub mod bench;
 pub mod checks;
 pub mod compare;
+pub mod lookups;
 pub mod pool;
 pub mod table;
 pub mod truth;

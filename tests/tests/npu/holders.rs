@@ -2,6 +2,7 @@
 
 use memscope_tests::harness::holders::{ALLOCATORS, allocator, ask, blocks, cases, said, take_absent, wrong};
 use memscope_tests::torch::bench::{Program, go_on};
+use memscope_tests::torch::lookups::{look_up, unsure};
 use memscope_tests::torch::truth::Truth;
 use serde_json::{Value, json};
 
@@ -40,6 +41,28 @@ fn are_named(program: &Program) {
     same_sums(pool, &snapshot(&stdout));
     assert_eq!((&pool["unsure_devices"], &pool["private"]), (&json!([]), &Value::Null));
     all_blocks(target.pid(), pool);
+}
+
+/// What torch puts around tensors: hooks, graphs, compilers, scripts, models over ranks. Each path that Python can follow is followed by the program, and those of
+/// the cases are as it names them. No way leads from a variable to a context's values, to the dispatcher's, or to a constant of a script's graph, and now and then no sure one to a slot of a script.
+#[test]
+fn holders_that_torch_makes() {
+    const HIDDEN: [&str; 2] = ["context", "implementation of an operator"];
+    let (target, truth) = Program::new("wrappers.py").waiting();
+    let all = cases(&target.stdout());
+    let found = ask(target.pid(), &[&blocks(&all)]);
+    let unsure = unsure(&found);
+    let (named, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|case| !case.path.is_empty());
+    let is_open = |name: &str| others.iter().any(|case| case.name == name && unsure.contains(&case.address));
+    assert!(HIDDEN.into_iter().all(is_open), "{unsure:x?}");
+    let few = others.iter().filter(|case| unsure.contains(&case.address)).count();
+    assert!(few <= HIDDEN.len() + 2, "{few} without a path, which is sure");
+    let looked_up = look_up(&target, &truth, &found);
+    println!("{} cases, {} paths followed, {} not", named.len(), looked_up.right, looked_up.unreadable);
+    assert_eq!(looked_up.wrong, []);
+    assert!(looked_up.right > 50, "{looked_up:?}");
+    let wrong = wrong(&named, &said(&found));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// The allocator's own list of its segments.

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use memscope_tests::harness::document::document;
+use memscope_tests::harness::holders::{self, ask, blocks, cases};
 use memscope_tests::harness::tracer::{Run, Tracer, tracer_path};
 use memscope_tests::torch::bench::{Program, go_on};
 use memscope_tests::torch::checks::{driver, runtime_blocks};
+use memscope_tests::torch::lookups::{look_up, unsure};
 use memscope_tests::torch::pool::{Block, Change, Driver, Pool};
 use memscope_tests::torch::truth::Truth;
 use serde_json::Value;
@@ -269,4 +271,30 @@ fn owners() {
         assert_eq!(named.get(component).copied(), Some(said(&run, what)), "{component}: {named:#?}");
     }
     assert_eq!(named_in("HAL").into_keys().collect::<Vec<_>>(), ["pool_segment", "runtime"]);
+}
+
+/// Each block of a tensor has a holder, and each path that Python can follow leads to it: the program follows them. They name the KV cache, the weights and the
+/// tables of blocks as vLLM's own objects have them.
+#[test]
+fn held_by_its_objects() {
+    let (target, truth) = program("waits").waiting();
+    let all = cases(&target.stdout());
+    let found = ask(target.pid(), &[&blocks(&all)]);
+    assert_eq!(unsure(&found), [0; 0], "{found}");
+    let looked_up = look_up(&target, &truth, &found);
+    println!("{} blocks, {} paths followed, {} not", all.len(), looked_up.right, looked_up.unreadable);
+    assert_eq!(looked_up.wrong, []);
+    assert!(looked_up.right > all.len() && all.len() > 50, "{looked_up:?}");
+    let said = holders::said(&found);
+    for end in [
+        "impl.key_cache",
+        "model.layers[*].self_attn.qkv_proj.weight",
+        "input_batch.block_table.block_tables[*].block_table.gpu",
+        "input_ids.gpu",
+    ] {
+        let is_named = |paths: &Vec<String>| {
+            paths.iter().any(|path| path.replace("[1]", "[*]").replace("[0]", "[*]").ends_with(end))
+        };
+        assert!(said.values().any(is_named), "{end}: {said:#?}");
+    }
 }
