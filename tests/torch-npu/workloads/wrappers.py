@@ -20,8 +20,8 @@ try:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Replicate, distribute_tensor
 except ImportError:
-    # Before 2.6.
-    from torch.distributed._composable.fsdp import fully_shard
+    # Before 2.6, where models are sharded on CUDA's devices alone.
+    fully_shard = None
     from torch.distributed._tensor import Replicate, distribute_tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
@@ -190,7 +190,11 @@ subclass = tensor("tensor of a class of its own", "__main__.subclass → __main_
     type("Own_tensor", (torch.Tensor,), {})
 )
 storage = tensor("storage", "__main__.storage → torch.storage.UntypedStorage").untyped_storage()
-capsule = torch.utils.dlpack.to_dlpack(tensor("capsule", "__main__.capsule → PyCapsule"))
+try:
+    capsule = torch.utils.dlpack.to_dlpack(tensor("capsule", "__main__.capsule → PyCapsule"))
+except RuntimeError:
+    # torch_npu 2.5 has no capsules.
+    CASES.pop()
 future = torch.futures.Future()
 future.set_result(tensor("future of torch", "…c10::ivalue::ConcretePyObjectHolder"))
 pool = concurrent.futures.ThreadPoolExecutor(1)
@@ -277,11 +281,12 @@ CASES.append(["gradients in buckets", bucket, "….grad"])
 flat = FullyShardedDataParallel(Small().to(DEVICE), device_id=torch.device("npu:0"))
 flat(batch(350)).sum().backward()
 case("parameter of FSDP", flat._flat_param, "….flat_param")
-sharded = Small().to(DEVICE)
-fully_shard(sharded, mesh=mesh, reshard_after_forward=False)
-sharded(batch(350)).sum().backward()
-case("shard", sharded.linear.weight.to_local(), "__main__.sharded.linear.weight._local_tensor")
-case("gradient of a shard", sharded.linear.weight.grad.to_local(), "….grad._local_tensor")
+if fully_shard is not None:
+    sharded = Small().to(DEVICE)
+    fully_shard(sharded, mesh=mesh, reshard_after_forward=False)
+    sharded(batch(350)).sum().backward()
+    case("shard", sharded.linear.weight.to_local(), "__main__.sharded.linear.weight._local_tensor")
+    case("gradient of a shard", sharded.linear.weight.grad.to_local(), "….grad._local_tensor")
 spread = distribute_tensor(tensor("spread tensor", "__main__.spread._local_tensor"), mesh, [Replicate()])
 
 lookups.waits(CASES)
