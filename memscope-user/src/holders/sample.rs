@@ -13,7 +13,7 @@ const LIBRARY: u64 = 0x7f10_0000_0000;
 const LIBRARY_BYTES: u64 = 8 * PAGE;
 const HEAP: u64 = 0x5555_0000_0000;
 const HEAP_BYTES: u64 = 8 * PAGE;
-const DEVICE: u64 = 0x12c1_0000_0000;
+pub(super) const DEVICE: u64 = 0x12c1_0000_0000;
 /// In the library: types, ...
 const TYPES: u64 = LIBRARY + 0x1000;
 const TYPE_BYTES: u64 = 0x200;
@@ -75,7 +75,7 @@ impl Sample {
         sample
     }
 
-    fn put_words(&mut self, address: u64, words: &[u64]) {
+    pub(super) fn put_words(&mut self, address: u64, words: &[u64]) {
         for (at, word) in (0..).zip(words) {
             self.image.put(address + at * 8, *word);
         }
@@ -88,7 +88,7 @@ impl Sample {
         address
     }
 
-    fn add_type(&mut self, name: &str, basic_size: u64, flags: u64) -> u64 {
+    pub(super) fn add_type(&mut self, name: &str, basic_size: u64, flags: u64) -> u64 {
         let address = self.next_type;
         self.next_type += TYPE_BYTES;
         let name = self.add_text(name);
@@ -215,7 +215,7 @@ pub(super) fn program() -> (Sample, Vec<u64>) {
 }
 
 impl Sample {
-    fn image_word(&self, address: u64) -> u64 {
+    pub(super) fn image_word(&self, address: u64) -> u64 {
         word(&self.image, address)
     }
 }

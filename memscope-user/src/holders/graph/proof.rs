@@ -43,3 +43,83 @@ impl Graph<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::holders::sample::{DEVICE, Sample};
+
+    const HELD: &str = "__main__.own → own.Pool";
+
+    /// An object of an extension at `__main__.own`, with a field that leads to `to`.
+    fn own(sample: &mut Sample, to: u64) {
+        let ty = sample.add_type("own.Pool", 32, 0);
+        let object = sample.block(32);
+        sample.put_words(object, &[1, ty, to, 0]);
+        sample.module("__main__", &[("own", object)]);
+    }
+
+    /// A tensor without an object of Python, which counts its references.
+    fn implementation(sample: &mut Sample, count: u64) -> u64 {
+        let storage = sample.cpp("N3c1011StorageImplE", &[1, DEVICE, DEVICE, 0]);
+        sample.cpp("N3c1010TensorImplE", &[count, storage, 0, 0])
+    }
+
+    /// Memory of an extension has the address of a tensor, and other memory, which nothing holds, has it too: one of them is old, if the tensor counts one
+    /// reference.
+    #[test]
+    fn counts_prove_memory_of_unknown_make() {
+        for (count, others, expected) in [(1, 0, HELD), (1, 1, "?__main__.own → own.Pool"), (2, 1, HELD)] {
+            let mut sample = Sample::new();
+            let tensor = implementation(&mut sample, count);
+            let memory = sample.block(64);
+            sample.image.put(memory + 24, tensor);
+            for _ in 0..others {
+                let other = sample.block(64);
+                sample.image.put(other + 40, tensor);
+            }
+            own(&mut sample, memory);
+            assert_eq!(sample.ask(&[DEVICE]), [expected], "{count} {others}");
+        }
+    }
+
+    /// Items of a vector in a class without a table of functions: an address behind the end is none of them, and what else leads there is no proof.
+    #[test]
+    fn vectors_hold_their_items() {
+        for (end, expected) in [(16, HELD), (8, "?__main__.own → own.Pool → 40 bytes")] {
+            let mut sample = Sample::new();
+            let tensor = implementation(&mut sample, 1);
+            let items = sample.block(32);
+            sample.put_words(items, &[0, tensor]);
+            let class = sample.block(64);
+            sample.put_words(class, &[0, 0, items, items + end, items + 32]);
+            own(&mut sample, class);
+            assert_eq!(sample.ask(&[DEVICE]), [expected], "{end}");
+        }
+    }
+
+    /// A compiler has the variables of a module in a list of its own: they are the module's.
+    #[test]
+    fn variables_of_a_module_are_its_own() {
+        let mut sample = Sample::new();
+        let tensor = sample.tensor(DEVICE);
+        let module = sample.module("__main__", &[("kept", tensor)]);
+        let variables = sample.image_word(module + 16);
+        let scopes = sample.list(&[variables]);
+        sample.module("compiler", &[("scopes", scopes)]);
+        assert_eq!(sample.ask(&[DEVICE]), ["__main__.kept"]);
+    }
+
+    /// A parameter is named by its model before a list, which is the shorter way.
+    #[test]
+    fn models_name_their_parameters() {
+        let mut sample = Sample::new();
+        let parameter = sample.tensor(DEVICE);
+        let ty = sample.add_type("Parameter", 64, 1 << 14);
+        sample.image.put(parameter + 8, ty);
+        let inner = sample.dict(&[("weight", parameter)]);
+        let middle = sample.dict(&[("inner", inner)]);
+        let (outer, all) = (sample.dict(&[("middle", middle)]), sample.list(&[parameter]));
+        sample.module("__main__", &[("all", all), ("model", outer)]);
+        assert_eq!(sample.ask(&[DEVICE]), ["__main__.model['middle']['inner']['weight'] and __main__.all[0]"]);
+    }
+}
