@@ -77,6 +77,18 @@ pub(crate) fn compare(tracer: Tracer, expect: Expect) -> (Run, Totals) {
     (run, totals)
 }
 
+/// The same of processes that end at once, started by a shell that takes SIGCHLD: kernels before 6.0, of the virtual machines, hold none of them, and
+/// of those that are gone before they are looked at the report says that calls may be missing. That none is missing is compared all the same.
+pub(crate) fn compare_short(tracer: Tracer, expect: Expect) -> (Run, Totals) {
+    let run = tracer.finish();
+    if !in_vm() {
+        assert_nothing_lost(&run);
+    }
+    assert_sound(&run);
+    let totals = assert_equal(&run.journal(), &run.rows(), expect);
+    (run, totals)
+}
+
 /// The one finding of this kind, of a process, on a device.
 pub(crate) fn finding(run: &Run, kind: &str, pid: u32, device: u32) -> Value {
     let json = run.json();

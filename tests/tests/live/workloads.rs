@@ -7,7 +7,7 @@ use memscope_tests::harness::journal::Library;
 use memscope_tests::harness::rows::dump_files;
 use memscope_tests::harness::tracer::{Tracer, in_vm, unix_offset_ns, workload_path};
 
-use super::shared::{DEFAULT, assert_nothing_lost, compare, finding, libraries_with};
+use super::shared::{DEFAULT, assert_nothing_lost, compare, compare_short, finding, libraries_with};
 
 /// Steps of a training loop, in all the shapes that the workload has.
 #[test]
@@ -108,7 +108,7 @@ fn number_of_a_process_that_has_just_ended() {
 /// Processes as a shell makes them.
 #[test]
 fn forktree_of_a_shell() {
-    let (run, totals) = compare(Tracer::run_program(workload_path("forktree.sh"), &[]), DEFAULT);
+    let (run, totals) = compare_short(Tracer::run_program(workload_path("forktree.sh"), &[]), DEFAULT);
     assert!(run.status.success(), "{}", run.said());
     assert_eq!(run.counted("allocs"), 920);
     let openings = run.journal().count(Library::Runtime, "rtSetDevice");
