@@ -41,7 +41,7 @@ impl<'a> Unasked<'a> {
     pub(super) fn note(&self, numbering: &Numbering, place: u64, word: u64, before: u64) {
         let Ok(at) = self.types.binary_search_by_key(&word, |(address, _)| *address) else { return };
         let is_object = place % SLOT == 8 && is_count(before);
-        let start = place - self.types[at].1;
+        let start = place.wrapping_sub(self.types[at].1);
         let number = numbering.number(start);
         if is_object
             && number != 0
