@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
+use super::licences;
 use crate::{
     arch::Arch,
     project::{output, program, root, run_quietly},
@@ -76,10 +77,7 @@ impl Stage {
             let text = read(&root().join("packaging/systemd").join(unit))?;
             stage.add(&format!("usr/lib/systemd/system/{unit}"), &text, 0o644)?;
         }
-        let own = ["LICENSE", "LICENSE-MIT", "LICENSE-APACHE", "LICENSE-GPL-2.0"];
-        let mut licences: Vec<Vec<u8>> = own.into_iter().map(|name| read(&root().join(name))).collect::<Result<_>>()?;
-        licences.push(texts.licences.as_bytes().to_vec());
-        stage.add(places.licences, &licences.join(&b"\n\n"[..]), 0o644)?;
+        stage.add(places.licences, licences::with_own(&texts.licences)?.as_bytes(), 0o644)?;
         for document in ["README.md", "docs/daemon.md"] {
             let name = Path::new(document).file_name().context("a document without a name")?.to_string_lossy();
             let text = read(&root().join(document))?;

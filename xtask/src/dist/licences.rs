@@ -11,10 +11,27 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
+use super::sbom;
+use crate::project::root;
+
 /// Its file.
 pub(super) const NAME: &str = "THIRD-PARTY-LICENSES";
 /// How names of such files begin, in capitals.
 const BEGINNINGS: [&str; 6] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
+
+/// The licences of all that is given out: this project's, then those of its parts.
+pub(crate) fn of_all() -> Result<String> {
+    with_own(&text(&sbom::packages()?)?)
+}
+
+/// The same, with the licences of the parts.
+pub(super) fn with_own(parts: &str) -> Result<String> {
+    const OWN: [&str; 4] = ["LICENSE", "LICENSE-MIT", "LICENSE-APACHE", "LICENSE-GPL-2.0"];
+    let read = |name: &str| fs::read_to_string(root().join(name)).with_context(|| format!("failed to read `{name}`"));
+    let mut texts: Vec<String> = OWN.into_iter().map(read).collect::<Result<_>>()?;
+    texts.push(parts.to_owned());
+    Ok(texts.join("\n\n"))
+}
 
 /// The list of packages, as cargo's metadata has them; those of this repository are left out.
 pub(super) fn text(packages: &BTreeMap<String, Value>) -> Result<String> {
@@ -109,7 +126,7 @@ mod tests {
     /// The real list: what must be given out with the program's parts is in it.
     #[test]
     fn texts_of_our_parts() {
-        let text = text(&super::super::sbom::packages().expect("packages")).expect("a text");
+        let text = text(&sbom::packages().expect("packages")).expect("a text");
         let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
         for (name, licence) in [("blazesym ", "BSD-3-Clause"), ("aya ", "MIT OR Apache-2.0"), ("tokio ", "MIT")] {
             let line = line(name);
@@ -124,7 +141,7 @@ mod tests {
     #[test]
     fn licences_and_sources_are_allowed() {
         const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
-        let policy = fs::read_to_string(crate::project::root().join("deny.toml")).expect("deny.toml");
+        let policy = fs::read_to_string(root().join("deny.toml")).expect("deny.toml");
         let policy: toml::Table = policy.parse().expect("TOML");
         let allowed: Vec<spdx::Licensee> = policy["licenses"]["allow"]
             .as_array()
@@ -136,7 +153,7 @@ mod tests {
             let expression = spdx::Expression::parse_mode(expression, spdx::ParseMode::LAX).expect("an expression");
             expression.evaluate(|wanted| allowed.iter().any(|licence| licence.satisfies(wanted)))
         };
-        let packages = super::super::sbom::packages().expect("packages");
+        let packages = sbom::packages().expect("packages");
         for (name, package) in packages.iter().filter(|(_, package)| !package["source"].is_null()) {
             assert!(is_allowed(package["license"].as_str().expect("a licence")), "{name}: {}", package["license"]);
             assert_eq!(package["source"], CRATES_IO, "{name}");

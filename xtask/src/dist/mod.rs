@@ -9,7 +9,7 @@ mod rpm;
 mod sbom;
 mod zig;
 
-pub(crate) use self::zig::package as zig_package;
+pub(crate) use self::{licences::of_all as licences_of_all, zig::package as zig_package};
 
 use std::{
     fs,

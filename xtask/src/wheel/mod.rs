@@ -24,6 +24,9 @@ const NEEDED: [&str; 4] = ["maturin==1.16.0", "auditwheel==6.4.2", "wheel==0.45.
 /// Its C library is 2.17, as that of the programs (`dist`).
 const PLATFORM: &str = "manylinux_2_17";
 
+/// The file with the licences of all parts.
+const LICENCES: &str = "LICENSES";
+
 /// Takes the native half out of a wheel that was unpacked, and says that the rest is for any platform.
 const MAKE_PURE: &str = "
 import pathlib, sys
@@ -67,7 +70,13 @@ fn make() -> Result<()> {
         run_command(&mut maturin(&venv, arch, &out)?)?;
         run_command(program(venv.join("bin/auditwheel")).arg("show").arg(of(arch)?))?;
     }
-    pure(&venv, &out)?;
+    let licences = dist::licences_of_all()?;
+    for wheel in wheels()? {
+        repack(&venv, &out, &wheel, |package| add_licences(package, &licences))?;
+    }
+    let host = of(Arch::host())?;
+    let make_pure = |package: &Path| run_quietly(program(venv.join("bin/python")).args(["-c", MAKE_PURE]).arg(package));
+    repack(&venv, &out, &host, make_pure)?;
     for wheel in wheels()? {
         println!("{}", wheel.display());
     }
@@ -90,15 +99,35 @@ fn maturin(venv: &Path, arch: &Arch, out: &Path) -> Result<Command> {
     Ok(maturin)
 }
 
-/// Makes the wheel without the native half out of this machine's.
-fn pure(venv: &Path, out: &Path) -> Result<()> {
+/// Unpacks a wheel, changes it, and packs it again: under its name, or under that which its tags have then.
+fn repack(venv: &Path, out: &Path, wheel: &Path, change: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let python = || program(venv.join("bin/python"));
     let unpacked = out.join("unpacked");
-    run_quietly(python().args(["-m", "wheel", "unpack", "--dest"]).arg(&unpacked).arg(of(Arch::host())?))?;
+    run_quietly(python().args(["-m", "wheel", "unpack", "--dest"]).arg(&unpacked).arg(wheel))?;
     let package = fs::read_dir(&unpacked)?.next().context("nothing was unpacked")??.path();
-    run_quietly(python().args(["-c", MAKE_PURE]).arg(&package))?;
+    change(&package)?;
     run_quietly(python().args(["-m", "wheel", "pack", "--dest-dir"]).arg(out).arg(&package))?;
     fs::remove_dir_all(&unpacked).with_context(|| format!("cannot remove `{}`", unpacked.display()))
+}
+
+/// Where an unpacked wheel says what it is.
+fn about(package: &Path) -> Result<PathBuf> {
+    let mut entries = fs::read_dir(package)?.filter_map(|entry| Some(entry.ok()?.path()));
+    entries.find(|path| path.extension().is_some_and(|kind| kind == "dist-info")).context("no `dist-info`")
+}
+
+/// As PEP 639 has it: the text, and its name among what the wheel says of itself.
+fn add_licences(package: &Path, licences: &str) -> Result<()> {
+    const BEFORE: &str = "License-Expression:";
+    let about = about(package)?;
+    fs::create_dir_all(about.join("licenses"))?;
+    fs::write(about.join("licenses").join(LICENCES), licences)?;
+    let metadata = fs::read_to_string(about.join("METADATA"))?;
+    let lines = metadata.split_inclusive('\n').flat_map(|line| {
+        let named = line.starts_with(BEFORE).then(|| format!("License-File: {LICENCES}\n"));
+        [Some(line.to_owned()), named].into_iter().flatten()
+    });
+    Ok(fs::write(about.join("METADATA"), lines.collect::<String>())?)
 }
 
 fn wheels() -> Result<Vec<PathBuf>> {

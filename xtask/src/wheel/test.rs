@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{of, tagged, tools};
+use super::{LICENCES, about, of, tagged, tools, wheels};
 use crate::{
     arch::{self, Arch},
     interpreters,
@@ -58,6 +58,7 @@ pub(super) fn run() -> Result<()> {
     let tools = tools()?;
     let place = target().join("wheel-test");
     markers(&tools, &place)?;
+    licences(&tools, &place)?;
     types(&tools, &place)?;
     old_system()?;
     let interpreters = interpreters::all();
@@ -84,6 +85,22 @@ fn empty(place: &Path) -> Result<()> {
 fn unpack(tools: &Path, wheel: &Path, place: &Path) -> Result<()> {
     empty(place)?;
     run_quietly(program(tools.join("bin/python")).args(["-m", "zipfile", "-e"]).args([wheel, place]))
+}
+
+/// Who gives a wheel out gives out the licences of its parts.
+fn licences(tools: &Path, place: &Path) -> Result<()> {
+    for wheel in wheels()? {
+        unpack(tools, &wheel, place)?;
+        let about = about(place)?;
+        let text = fs::read_to_string(about.join("licenses").join(LICENCES))?;
+        let metadata = fs::read_to_string(about.join("METADATA"))?;
+        ensure!(
+            text.contains("Redistributions in binary form") && metadata.contains("\nLicense-File: LICENSES\n"),
+            "`{}` lacks licences",
+            wheel.display()
+        );
+    }
+    Ok(())
 }
 
 /// The markers of both architectures' modules are what tracers and other tools rely on.
