@@ -14,7 +14,7 @@ pub struct Lookups {
     pub right: usize,
     /// Paths that are no expressions of Python: through graphs, variables of functions and objects of C++.
     pub unreadable: usize,
-    /// The others, each with what is there.
+    /// The others, each with what the path leads to.
     pub wrong: Vec<(String, String)>,
 }
 

@@ -1,4 +1,4 @@
-"""A pool of the program's own for requests that would fail and one whose blocks are not split, beside one without rules. Memory runs out on purpose.
+"""A pool of the program's own for requests that would fail and one that splits no blocks, beside one without rules. Memory runs out on purpose.
 
 usage: mempool_rules.py ROUNDS SEED
 

@@ -58,7 +58,7 @@ class Small(nn.Module):
 
 
 class Deep(nn.Module):
-    """A model of so many modules in each other."""
+    """Modules in each other, `depth` of them around the last."""
 
     def __init__(self, depth):
         super().__init__()

@@ -7,7 +7,7 @@ use crate::holders::python::{Builtin, Type, of_object};
 /// A path that repeats another one, or is likely a left-over.
 const REDUNDANT: u32 = 45;
 /// A root that may be a left-over costs at least this.
-pub(super) const WEAK: u32 = 40;
+const WEAK: u32 = 40;
 /// The same for roots without a name.
 const HARDLY: u32 = 60;
 /// A field without a name of a type written in C, which may not clear it.
@@ -20,6 +20,11 @@ pub(super) const NO_ITEMS: u32 = 14;
 pub(super) const LISTED: u32 = 20;
 
 impl Root {
+    /// Whether it may be a left-over.
+    pub(super) const fn is_weak(&self) -> bool {
+        self.cost() >= WEAK
+    }
+
     pub(super) const fn cost(&self) -> u32 {
         match self {
             Self::Local { .. } => 6,

@@ -6,7 +6,6 @@
 
 use super::{
     Graph, Kind, Node, Root, Step,
-    cost::WEAK,
     rules::{
         COUNTS, MADE_BY, is_autograd, is_autograd_meta, is_function, is_gradient, is_items, is_python_tensor,
         is_script_object, is_storage, is_tensor,
@@ -37,7 +36,7 @@ impl Graph<'_> {
     /// what is not known here, such as running functions of C.
     pub(super) fn is_counted(&self, node: &Node) -> bool {
         // Neither a stack nor a word that leads inside, as to the sizes of a tensor, is counted.
-        let is_of_heap = |step: &Step| !matches!(&step.parent.kind, Kind::Root(root) if root.cost() >= WEAK);
+        let is_of_heap = |step: &Step| !matches!(&step.parent.kind, Kind::Root(root) if root.is_weak());
         let may_count = |step: &&Step| step.value == node.start && is_of_heap(step) && !is_of_queue(step);
         let places = || self.parents(node).iter().filter(may_count).map(|step| step.place).collect::<HashSet<u64>>();
         let count = self.references(node).filter(|_| !node.is_python());

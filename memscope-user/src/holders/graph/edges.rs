@@ -92,7 +92,8 @@ impl Graph<'_> {
 
     fn field_edge(&self, object: u64, ty: &Type, step: &Step, steps: &[Step], at: usize) -> Option<Edge> {
         let python = self.python?;
-        let items = at.checked_sub(1).map(|below| &steps[below]).filter(|below| below.parent.is_plain());
+        let below = at.checked_sub(1).map(|below| &steps[below]);
+        let items = below.filter(|below| below.parent.is_plain());
         if let Some(items) = items.filter(|_| is_items(step)) {
             return self.item_edge(python, object, ty, step, items.place);
         }
@@ -109,7 +110,7 @@ impl Graph<'_> {
             Builtin::Cell => return Some(Edge::Nothing),
             Builtin::Set => return Some(Edge::Says(Segment::Member)),
             Builtin::Function if offset == python.layout.function_closure() => {
-                return self.closure_edge(python, object, at.checked_sub(1).map(|below| &steps[below]));
+                return self.closure_edge(python, object, below);
             }
             Builtin::Frame | Builtin::Generator => {
                 if let Some(edge) = self.variable_edge(python, object, ty, step) {
@@ -118,7 +119,7 @@ impl Graph<'_> {
             }
             _ => {}
         }
-        Some(Self::plain_field(python, object, ty, step, at.checked_sub(1).map(|below| &steps[below])))
+        Some(Self::plain_field(python, object, ty, step, below))
     }
 
     /// A field of an object without a special rule.

@@ -1,6 +1,6 @@
 //! How much shows that a path is one: memory of unknown make may have old addresses, and so may objects of C++ that are of no known class.
 
-use super::{Graph, Kind, Node, Step, cost::WEAK, counts::keeps_tensors, rules};
+use super::{Graph, Kind, Node, Step, counts::keeps_tensors, rules};
 
 /// From the least on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,7 +18,7 @@ impl Graph<'_> {
     pub(super) fn proof(&self, steps: &[Step]) -> Proof {
         let is_known = steps.iter().any(|step| matches!(step.parent.kind, Kind::Python { .. } | Kind::Cpp(_)));
         let root = steps.last().map(|step| &step.parent.kind);
-        if !is_known || self.is_of_no_tensor(steps) || matches!(root, Some(Kind::Root(root)) if root.cost() >= WEAK) {
+        if !is_known || self.is_of_no_tensor(steps) || matches!(root, Some(Kind::Root(root)) if root.is_weak()) {
             return Proof::Weak;
         }
         let mut pairs = steps.array_windows().enumerate();

@@ -66,7 +66,7 @@ fn of_tensor(outer: &[Step]) -> OfTensor {
         Kind::Cpp(class) if rules::is_autograd_meta(class) => OfTensor::Purpose(HeldAs::Gradient),
         Kind::Cpp(class) if class.ends_with("AccumulateGrad") => OfTensor::None,
         Kind::Cpp(class) if rules::is_autograd(class) => OfTensor::Purpose(HeldAs::Activation),
-        Kind::Python { ty, .. } if ty.name.ends_with("Parameter") => OfTensor::Purpose(HeldAs::Weight),
+        Kind::Python { ty, .. } if rules::is_parameter(ty) => OfTensor::Purpose(HeldAs::Weight),
         Kind::Python { ty, .. } if ty.name.ends_with("Backward") => OfTensor::Purpose(HeldAs::Activation),
         _ => OfTensor::ByContainer,
     }

@@ -52,7 +52,11 @@ pub(super) fn is_gradient(step: &Step) -> bool {
 
 /// Whether an object of Python is a tensor.
 pub(super) fn is_python_tensor(ty: &Type) -> bool {
-    ty.name.ends_with("Tensor") || ty.name.ends_with("Parameter")
+    ty.name.ends_with("Tensor") || is_parameter(ty)
+}
+
+pub(super) fn is_parameter(ty: &Type) -> bool {
+    ty.name.ends_with("Parameter")
 }
 
 pub(super) fn is_autograd(class: &str) -> bool {

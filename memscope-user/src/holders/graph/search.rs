@@ -276,7 +276,7 @@ fn passed_on(steps: &[Step]) -> Option<u64> {
 
 /// Whether a list or a tuple has a parameter: its module names it better.
 fn is_listed(item: &Node, parent: &Node) -> bool {
-    let is_parameter = matches!(&item.kind, Kind::Python { ty, .. } if ty.name.ends_with("Parameter"));
+    let is_parameter = matches!(&item.kind, Kind::Python { ty, .. } if rules::is_parameter(ty));
     is_parameter && matches!(&parent.kind, Kind::Python { ty, .. } if ty.is_list() || ty.is_tuple())
 }
 
