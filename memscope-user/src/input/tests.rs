@@ -240,6 +240,29 @@ fn ranks_of_one_number_are_two_processes() {
     assert!(leaks.iter().all(|leak| leak.0 == 5), "{leaks:?}");
 }
 
+/// A block with the number of a live one gets an unused one, also where a file has numbers as high as those.
+#[test]
+fn given_numbers_are_unused() {
+    const HIGH: u64 = (1 << 63) + 1;
+    let on = |device: u32, row: String| row.replace(",5,5,0,", &format!(",5,5,{device},"));
+    let rows = [
+        block_row(1, "MALLOC", 1, 7, ""),
+        block_row(2, "MALLOC", 2, 1, "").replace("allocation_id:1", &format!("allocation_id:{HIGH}")),
+        on(1, block_row(3, "MALLOC", 3, 7, "")),
+        on(2, block_row(4, "MALLOC", 4, 7, "")),
+    ];
+    let (events, notes) = events_of(&rows.concat());
+    let numbers: Vec<u64> = events
+        .iter()
+        .filter_map(|event| match event.kind {
+            EventKind::Alloc(alloc) => Some(alloc.block.allocation_id),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(numbers, [7, HIGH, HIGH + 1, HIGH + 2]);
+    assert_eq!(notes.contradictions, 2);
+}
+
 /// Blocks of one number and address on two devices in one file are two blocks, and both leaks are found.
 #[test]
 fn devices_of_one_file_are_apart() {

@@ -272,7 +272,8 @@ impl Memory {
             return;
         }
         self.shrinks();
-        for start in self.handed_at(pool, &place) {
+        // An empty block overlaps no other, but takes the place of the one at its address.
+        for start in std::iter::once(addr).chain(self.handed_at(pool, &place)) {
             self.remove_handed(pool, start);
         }
         let device = self.account_of(block.device);

@@ -194,6 +194,17 @@ fn nested_pools_count_once() {
     assert_eq!(parts(&atb.reserved), [(Item::SegmentsNested { pool: pools::ATB }, 40)]);
 }
 
+/// An empty block ends the one at its address: its bytes are in no sum from there on.
+#[test]
+fn empty_block_takes_a_place() {
+    let mut script = script();
+    script.alloc(pools::HAL, 0x1000, 100).alloc(PTA, 0x1000, 40);
+    script.on(PID, NPU1).alloc(PTA, 0x1000, 0);
+    let ledgers = ledgers(script.events());
+    let ledger = ledgers.iter().find(|ledger| (ledger.device, ledger.moment) == (NPU0, Moment::End)).expect("a ledger");
+    assert_eq!(parts(&ledger.hal), [(cached(PTA), 100)]);
+}
+
 /// vLLM's sleep mode: `torch_npu`'s segments are blocks of vLLM's pool, which stay while their memory is gone.
 #[test]
 fn segments_in_another_pool_were_seen() {

@@ -14,7 +14,7 @@ use crate::model::{
 
 /// Fewest freed blocks kept per process, in case their free has failed.
 const MAX_FREED: usize = 4096;
-/// Numbers from here on are no tool's.
+/// Numbers from here on are no tool's. Few of them are used: a file has less than 2^63 rows.
 const FIRST_RENUMBERED: u64 = 1 << 63;
 
 /// The effect of a row about a block.
@@ -105,8 +105,7 @@ impl Dumped {
             return;
         }
         let number = if known.is_some() {
-            self.renumbered += 1;
-            FIRST_RENUMBERED + self.renumbered
+            self.unused_number()
         } else {
             self.numbered = self.numbered.max(number);
             number
@@ -121,6 +120,14 @@ impl Dumped {
         turn.put(key, &live, totals, listed.shadow && restored.is_none());
         self.keys.insert(number, key);
         note_used(pool, device, totals, turn);
+    }
+
+    /// A number that no live block has. A hostile dump lists such numbers too.
+    fn unused_number(&mut self) -> u64 {
+        let after = FIRST_RENUMBERED + self.renumbered;
+        let number = (after + 1..).find(|number| !self.keys.contains_key(number)).unwrap_or(after);
+        self.renumbered = number - FIRST_RENUMBERED;
+        number
     }
 
     /// The block of a failed free.
