@@ -6,6 +6,7 @@ numbers of lines come from the functions themselves. With the argument `busy` it
 import asyncio
 import collections
 import concurrent.futures as futures
+import contextvars
 import ctypes
 import dataclasses
 import functools
@@ -206,6 +207,32 @@ def worker():
 ready, stop = threading.Event(), threading.Event()
 threading.Thread(target=worker, daemon=True).start()
 ready.wait()
+
+
+# A context keeps few variables in one node of its tree, and more in further ones.
+request_id, user, session = contextvars.ContextVar("request_id"), contextvars.ContextVar("user"), contextvars.Context()
+session.run(request_id.set, [block("context", "__main__.session context variable `request_id`[0]")])
+many_variables = [contextvars.ContextVar("v%d" % at) for at in range(1000)]
+full = contextvars.Context()
+for at, variable in enumerate(many_variables):
+    full.run(variable.set, block("context of many", "__main__.full context variable `v700`") if at == 700 else at)
+# What a variable gives by itself, what it had before a change, and what it gave last, but no longer holds.
+preset = contextvars.ContextVar("preset", default=block("default of a context variable", "__main__.preset → default"))
+user.set(block("change of a context variable", "__main__.token.old_value"))
+token = user.set(None)
+contextvars.Context().run(user.set, block("last value of a context variable", NOTHING))
+
+
+def own_context():
+    number = "thread %d" % threading.get_native_id() if sys.version_info >= (3, 11) else "a thread"
+    request_id.set(block("context of a thread", number + " context variable `request_id`"))
+    is_set.set()
+    stop.wait()
+
+
+is_set = threading.Event()
+threading.Thread(target=own_context, daemon=True).start()
+is_set.wait()
 
 
 def failing():

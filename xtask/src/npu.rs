@@ -52,6 +52,12 @@ fn torch_of(version: &str) -> Option<&str> {
     (frameworks::is_numbers(torch, 3) && frameworks::is_numbers(post, 1)).then_some(torch)
 }
 
+/// What a torch asks of pip as its `NumPy`: those before 2.3 were compiled with its first.
+fn numpy_of(torch: &str) -> &'static str {
+    let is_old = ["2.0.", "2.1.", "2.2."].iter().any(|old| torch.starts_with(old));
+    if is_old { "numpy<2" } else { "numpy" }
+}
+
 fn prepare(version: &str, folder: &Path, simulated: &Path) -> Result<()> {
     install(version, folder)?;
     let packages = frameworks::packages(folder);
@@ -97,8 +103,9 @@ fn install(version: &str, folder: &Path) -> Result<()> {
         pip.args(["-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check"]);
         pip
     };
-    run_command(pip().args(NEEDED))?;
     let torch = torch_of(version).context("a version of torch_npu")?;
+    let needed = NEEDED.map(|package| if package == "numpy" { numpy_of(torch) } else { package });
+    run_command(pip().args(needed))?;
     run_command(pip().args(["--no-deps", &format!("torch=={torch}"), &format!("torch-npu=={version}")]))?;
     fs::write(done, "")?;
     Ok(())

@@ -23,6 +23,8 @@ pub(super) enum Segment {
     Item,
     /// A variable that an inner function has from outside.
     Closure(String),
+    /// A `contextvars.ContextVar` of a context.
+    ContextVariable(String),
     /// A variable of a function: of one that runs, of a generator or a coroutine that waits, or of a frame that is
     /// kept.
     Local { name: String, function: String },
@@ -42,6 +44,7 @@ impl Display for Segment {
             Self::Member => f.write_str("{member}"),
             Self::Item => f.write_str("[deque item]"),
             Self::Closure(name) => write!(f, " closure variable `{name}`"),
+            Self::ContextVariable(name) => write!(f, " context variable `{name}`"),
             Self::Local { name, .. } => write!(f, "local `{name}`"),
             Self::Object(name) => write!(f, " → {name}"),
         }
@@ -84,7 +87,10 @@ pub(super) fn spelt(segments: &[Segment]) -> String {
     };
     for segment in segments {
         // The rest of a variable's path is looked up in it, up to the next object with a name of its own.
-        if matches!(segment, Segment::Local { .. } | Segment::Object(_) | Segment::Closure(_)) {
+        if matches!(
+            segment,
+            Segment::Local { .. } | Segment::Object(_) | Segment::Closure(_) | Segment::ContextVariable(_)
+        ) {
             end(&mut text, function.take());
         }
         if let Segment::Local { function: of, .. } = segment {

@@ -23,8 +23,13 @@ pub struct Case {
 /// What a program says it holds.
 #[must_use]
 pub fn cases(stdout: &str) -> Vec<Case> {
-    let line = stdout.lines().find_map(|line| line.strip_prefix("CASES ")).expect("a line with the cases");
-    let all: Vec<(String, u64, String)> = serde_json::from_str(line).expect("cases");
+    listed(stdout.lines().find_map(|line| line.strip_prefix("CASES ")).expect("a line with the cases"))
+}
+
+/// Cases as a program prints them.
+#[must_use]
+pub fn listed(text: &str) -> Vec<Case> {
+    let all: Vec<(String, u64, String)> = serde_json::from_str(text).expect("cases");
     all.into_iter().map(|(name, address, path)| Case { name, address, path }).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Who holds a tensor, and the pool as it is, against what the program and its allocator say themselves.
 
-use memscope_tests::harness::holders::{ALLOCATORS, allocator, ask, blocks, cases, said, take_absent, wrong};
-use memscope_tests::torch::bench::{Program, go_on};
+use memscope_tests::harness::holders::{ALLOCATORS, allocator, ask, blocks, cases, listed, said, take_absent, wrong};
+use memscope_tests::torch::bench::{Program, go_on, version};
 use memscope_tests::torch::lookups::{look_up, unsure};
 use memscope_tests::torch::truth::Truth;
 use serde_json::{Value, json};
@@ -44,10 +44,10 @@ fn are_named(program: &Program) {
 }
 
 /// What torch puts around tensors: hooks, graphs, compilers, scripts, models over ranks. Each path that Python can follow is followed by the program, and those of
-/// the cases are as it names them. No way leads from a variable to a context's values, to the dispatcher's, or to a constant of a script's graph, and now and then no sure one to a slot of a script.
+/// the cases are as it names them. No way leads from a variable to the dispatcher's functions or to a constant of a script's graph, and now and then no sure one to a slot of a script.
 #[test]
 fn holders_that_torch_makes() {
-    const HIDDEN: [&str; 2] = ["context", "implementation of an operator"];
+    const HIDDEN: [&str; 1] = ["implementation of an operator"];
     let (target, truth) = Program::new("wrappers.py").waiting();
     let all = cases(&target.stdout());
     let found = ask(target.pid(), &[&blocks(&all)]);
@@ -63,6 +63,22 @@ fn holders_that_torch_makes() {
     assert!(looked_up.right > 50, "{looked_up:?}");
     let wrong = wrong(&named, &said(&found));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Tensors of another process are in none of the pools of the one that uses them. Each process names its own holders of the same memory.
+#[test]
+fn tensors_that_processes_share() {
+    let (target, _) = Program::new("shared.py").waiting();
+    let stdout = target.stdout();
+    if stdout.contains("UNSHARED") {
+        return assert!(version().ends_with("2.5.1.post1"), "{}", version().display());
+    }
+    let user = stdout.lines().find_map(|line| line.strip_prefix("USER ")?.split_once(' ')).expect("the other process");
+    for (pid, cases) in [(target.pid(), cases(&stdout)), (user.0.parse().expect("a number"), listed(user.1))] {
+        assert_eq!(cases.len(), 4);
+        let wrong = wrong(&cases, &said(&ask(pid, &[&blocks(&cases)])));
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
 }
 
 /// The allocator's own list of its segments.

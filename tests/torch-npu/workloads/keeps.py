@@ -11,6 +11,7 @@ import ctypes
 import sys
 
 import torch
+import torch_npu
 from torch import nn
 
 marked, steps = sys.argv[1] == "marked", int(sys.argv[2])

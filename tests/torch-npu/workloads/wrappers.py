@@ -17,13 +17,20 @@ from torch.utils.checkpoint import checkpoint
 import lookups
 
 try:
+    from torch.distributed.device_mesh import init_device_mesh
+except ImportError:
+    # Before 2.2.
+    from torch.distributed._tensor import DeviceMesh
+
+    def init_device_mesh(device, shape):
+        return DeviceMesh(device, list(range(*shape)), _validate_mesh=False)
+try:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Replicate, distribute_tensor
 except ImportError:
     # Before 2.6, where models are sharded on CUDA's devices alone.
     fully_shard = None
     from torch.distributed._tensor import Replicate, distribute_tensor
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.utils.parametrize import register_parametrization
 
@@ -210,9 +217,9 @@ def cached(number):
 
 
 cached(3)
-# No variable of Python has the values of contexts, and no dict those of the dispatcher: these are held, and not for sure.
 variable = contextvars.ContextVar("variable")
-variable.set(tensor("context", ""))
+variable.set(tensor("context", "thread %d context variable `variable`" % os.getpid()))
+# No dict has the dispatcher's functions: what they hold is held, and not for sure.
 library = torch.library.Library("wrappers", "DEF")
 library.define("own(Tensor x) -> Tensor")
 

@@ -1,7 +1,7 @@
 //! The best of several paths: the one that names what a person would name. A parameter is `model.layers[3].weight`,
 //! though the path through its optimizer is shorter.
 
-use super::{Graph, Kind, Node, Root, Step, rules};
+use super::{Graph, Kind, Node, Root, Step, contexts, rules};
 use crate::holders::python::{Builtin, Type, of_object};
 
 /// A path that repeats another one, or is likely a left-over.
@@ -28,6 +28,7 @@ impl Root {
     pub(super) const fn cost(&self) -> u32 {
         match self {
             Self::Local { .. } => 6,
+            Self::Context { .. } => 20,
             Self::Global { is_known_holder: true, .. } => 28,
             Self::Value { .. } => REDUNDANT,
             Self::Stack { .. } => HARDLY,
@@ -65,7 +66,7 @@ impl Graph<'_> {
         match ty.builtin {
             // Holds the same tensors as the model.
             _ if ty.module.starts_with("torch.optim") => 28,
-            Builtin::Module | Builtin::Class => 0,
+            Builtin::Module | Builtin::Class | Builtin::Context | Builtin::ContextTree | Builtin::ContextPairs => 0,
             Builtin::Frame => 6,
             Builtin::Traceback => 8,
             Builtin::Method => 4,
@@ -118,6 +119,7 @@ impl Graph<'_> {
                 | Builtin::Set
                 | Builtin::Descriptor
         );
+        let is_own_way = is_own_way || contexts::is_part(ty.builtin);
         (16..ty.basic_size).contains(&offset) && !ty.is_of_interpreter() && !is_own_way
     }
 }

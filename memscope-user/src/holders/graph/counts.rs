@@ -106,7 +106,7 @@ impl Graph<'_> {
                 let is_last = step.parent.start + step.parent.size - step.place <= 16;
                 class.ends_with("AccumulateGrad") && is_last && of_tensor
             }
-            Kind::Root(_) => false,
+            Kind::Root(root) => matches!(root, Root::Context { .. }),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The name of a path's step, given the object below it. A step without a name is a wrong one: such a path is rejected.
 
 use super::{
-    Graph, Kind, Node, Root, Step, purpose,
+    Graph, Kind, Node, Root, Step, contexts, purpose,
     rules::{self, is_items},
 };
 use crate::holders::{
@@ -12,7 +12,7 @@ use crate::holders::{
 pub(in crate::holders) use crate::holders::trail::{Segment, Trail};
 
 /// The text that a step adds to the name.
-enum Edge {
+pub(super) enum Edge {
     Says(Segment),
     /// It goes without saying.
     Nothing,
@@ -103,6 +103,11 @@ impl Graph<'_> {
         }
         if let Some(into) = offset.checked_sub(python.layout.tuple_items()).filter(|_| ty.is_tuple()) {
             return Some(Edge::Says(Segment::Index(Some(into / 8))));
+        }
+        if contexts::is_part(ty.builtin)
+            && let Some(edge) = contexts::edge(python, self, object, ty, step)
+        {
+            return Some(edge);
         }
         match ty.builtin {
             Builtin::Module => return Some(Edge::Namespace),
@@ -304,6 +309,8 @@ fn root_text(root: &Root) -> String {
         Root::Local { name, function } => format!("local `{name}` of {function}"),
         Root::Value { function } => format!("value on the stack of {function}"),
         Root::Global { name, .. } => name.clone(),
+        Root::Context { tid: 0 } => "a thread".to_owned(),
+        Root::Context { tid } => format!("thread {tid}"),
         Root::Stack { tid: 0 } => "stack of a thread".to_owned(),
         Root::Stack { tid } => format!("stack of thread {tid}"),
         Root::Unknown { page } => format!("memory of unknown make at {page:#x}"),

@@ -4,6 +4,7 @@
 //! each of them has kept a wrong path out. Names of paths are in [`edges`], their order in [`cost`].
 
 mod confirm;
+mod contexts;
 mod cost;
 mod counts;
 mod deques;
@@ -56,6 +57,8 @@ pub(super) enum Root {
     Value { function: String },
     /// A variable of a library.
     Global { name: String, is_known_holder: bool },
+    /// The current context of a thread; the number 0 is unknown.
+    Context { tid: u32 },
     /// The stack of a thread.
     Stack { tid: u32 },
     /// Memory that no allocator here knows.

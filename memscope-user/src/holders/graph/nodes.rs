@@ -46,6 +46,9 @@ impl Graph<'_> {
 
     fn local(&self, place: u64) -> Option<Root> {
         let python = self.python?;
+        if let Some(tid) = python.context_at(place) {
+            return Some(Root::Context { tid });
+        }
         let frame = python.frame_at(place)?;
         let function = python.code_text(frame.code);
         Some(match python.variable(frame.code, (place - frame.start) / 8) {

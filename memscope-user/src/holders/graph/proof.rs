@@ -18,7 +18,7 @@ impl Graph<'_> {
     pub(super) fn proof(&self, steps: &[Step]) -> Proof {
         let is_known = steps.iter().any(|step| matches!(step.parent.kind, Kind::Python { .. } | Kind::Cpp(_)));
         let root = steps.last().map(|step| &step.parent.kind);
-        if !is_known || self.is_of_no_tensor(steps) || matches!(root, Some(Kind::Root(root)) if root.is_weak()) {
+        if !is_known || matches!(root, Some(Kind::Root(root)) if root.is_weak()) {
             return Proof::Weak;
         }
         let mut pairs = steps.array_windows().enumerate();
@@ -50,11 +50,17 @@ mod tests {
 
     const HELD: &str = "__main__.own → own.Pool";
 
-    /// An object of an extension at `__main__.own`, with a field that leads to `to`.
-    fn own(sample: &mut Sample, to: u64) {
+    /// An object of an extension, with a field that leads to `to`.
+    fn own_field(sample: &mut Sample, to: u64) -> u64 {
         let ty = sample.add_type("own.Pool", 32, 0);
         let object = sample.block(32);
         sample.put_words(object, &[1, ty, to, 0]);
+        object
+    }
+
+    /// The same at `__main__.own`.
+    fn own(sample: &mut Sample, to: u64) {
+        let object = own_field(sample, to);
         sample.module("__main__", &[("own", object)]);
     }
 
@@ -95,6 +101,38 @@ mod tests {
             own(&mut sample, class);
             assert_eq!(sample.ask(&[DEVICE]), [expected], "{end}");
         }
+    }
+
+    /// Memory of another process that several tensors share: what opened it has the address of the first of them. A path through that is none, where a
+    /// storage has the address itself.
+    #[test]
+    fn storages_have_their_own_address() {
+        let mut sample = Sample::new();
+        let opened = sample.block(64);
+        sample.image.put(opened + 16, DEVICE);
+        let mut tensor = |address: u64| {
+            let storage = sample.cpp("N3c1011StorageImplE", &[1, address, opened, 0]);
+            let implementation = sample.cpp("N3c1010TensorImplE", &[1, storage, 0, 0]);
+            own_field(&mut sample, implementation)
+        };
+        let (first, second) = (tensor(DEVICE), tensor(DEVICE + 4096));
+        sample.module("__main__", &[("first", first), ("second", second)]);
+        assert_eq!(sample.ask(&[DEVICE, DEVICE + 4096]), ["__main__.first → own.Pool", "__main__.second → own.Pool"]);
+    }
+
+    /// All functions of a module have its dict, and one of them names what is in it, if the module does not.
+    #[test]
+    fn globals_are_named_once() {
+        let mut sample = Sample::new();
+        let ty = sample.add_type("function", 152, 1 << 14);
+        let tensor = sample.tensor(DEVICE);
+        let globals = sample.dict(&[("kept", tensor)]);
+        let functions: Vec<u64> = (0..3).map(|_| sample.block(16 + 152) + 16).collect();
+        for function in &functions {
+            sample.put_words(*function, &[1, ty, globals]);
+        }
+        sample.module("__main__", &[("a", functions[0]), ("b", functions[1]), ("c", functions[2])]);
+        assert_eq!(sample.ask(&[DEVICE]), ["__main__.a → function['kept']"]);
     }
 
     /// A compiler has the variables of a module in a list of its own: they are the module's.

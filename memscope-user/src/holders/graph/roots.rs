@@ -46,9 +46,9 @@ impl<'a> Roots<'a> {
             let mapping = thread.stack_pointer.and_then(|pointer| Some((pointer, memory.mapping(pointer)?)));
             stacks.extend(mapping.map(|(pointer, mapping)| (pointer, mapping.end, thread.tid)));
         }
-        for thread in python.map_or(&[][..], |python| &python.threads) {
-            let Some(mapping) = memory.mapping(*thread) else { continue };
-            let is_stack = mapping.name.is_empty() && *thread > mapping.end.saturating_sub(THREAD_BYTES);
+        for thread in python.map_or_else(Vec::new, |python| python.threads().to_vec()) {
+            let Some(mapping) = memory.mapping(thread) else { continue };
+            let is_stack = mapping.name.is_empty() && thread > mapping.end.saturating_sub(THREAD_BYTES);
             if is_stack && stacks.iter().all(|(_, end, _)| *end != mapping.end) {
                 stacks.push((mapping.start, mapping.end, 0));
             }

@@ -1,7 +1,7 @@
 //! Words of an object that hold their target. Freed memory keeps its old contents, and so does the rest of a block that
 //! is larger than its object: each rule here keeps left-overs of one kind out.
 
-use super::{Graph, Kind, Node, Step};
+use super::{Graph, Kind, Node, Step, contexts};
 use crate::holders::python::{Builtin, Keys, Part, Python, Type, Variable, of_object, of_type};
 
 /// A storage has the device's memory in its first words.
@@ -122,6 +122,9 @@ impl Graph<'_> {
             return false;
         }
         let offset = place.wrapping_sub(object);
+        if contexts::is_last_value(ty, offset) {
+            return false;
+        }
         let is_start = child.is_plain() && step.value == child.start;
         match ty.builtin {
             _ if ty.builtin == Builtin::List => offset == of_object::LIST_ITEMS && is_start,

@@ -79,8 +79,10 @@ struct Search {
     /// What holds each object.
     parents: HashMap<u64, Rc<[Step]>>,
     holders: HashSet<String>,
-    /// Objects that variables of running functions lead to.
+    /// Objects that variables of running functions lead to, and dicts that functions have their globals in.
     objects: HashSet<u64>,
+    /// A tensor has the block, or another one of the pool: an address that no storage has is likely a left-over, or that of memory that several share.
+    is_of_tensors: bool,
     found: Found,
 }
 
@@ -141,6 +143,7 @@ impl Graph<'_> {
             parents: HashMap::default(),
             holders: HashSet::default(),
             objects: HashSet::default(),
+            is_of_tensors: self.has_tensors,
             found: Found::default(),
         };
         self.seed(wanted, &mut search);
@@ -189,14 +192,15 @@ impl Graph<'_> {
         let range = &wanted.range;
         let block = Node { start: range.start, size: range.end - range.start, kind: Kind::Plain };
         let pointers = self.pointers.all_to(range.clone(), MAX_PARENTS);
-        for pointer in pointers.into_iter().filter(|pointer| !range.contains(&pointer.place)) {
-            let Some(parent) = self.node(pointer.place) else { continue };
-            let step = Step { parent, place: pointer.place, value: pointer.target };
-            if !may_have_address(&step) {
-                continue;
-            }
+        let outside = pointers.into_iter().filter(|pointer| !range.contains(&pointer.place));
+        let steps = outside.filter_map(|pointer| {
+            Some(Step { parent: self.node(pointer.place)?, place: pointer.place, value: pointer.target })
+        });
+        let steps: Vec<Step> = steps.filter(may_have_address).collect();
+        search.is_of_tensors |= steps.iter().any(|step| is_of_tensor(step) && step.value == range.start);
+        for step in steps {
             let inside = if step.value == range.start { 0 } else { INSIDE };
-            let no_tensor = if self.is_of_no_tensor(std::slice::from_ref(&step)) { NO_TENSOR } else { 0 };
+            let no_tensor = if search.is_of_tensors && !is_of_tensor(&step) { NO_TENSOR } else { 0 };
             let cost = self.cost(&step, &block) + inside + no_tensor;
             search.push(cost, Entry { from: None, step, depth: 0 });
         }
@@ -228,16 +232,23 @@ impl Graph<'_> {
         }
     }
 
-    /// Where tensors hold blocks, an address that no storage has is likely a left-over.
-    pub(super) fn is_of_no_tensor(&self, steps: &[Step]) -> bool {
-        let class = steps.first().and_then(|step| step.parent.class());
-        self.has_tensors && !class.is_some_and(rules::is_storage)
+    /// The dict that a path passes as the globals of a function: all functions of a module have the same.
+    fn globals(&self, steps: &[Step]) -> Option<u64> {
+        let python = self.python?;
+        let is_globals = |step: &&Step| match &step.parent.kind {
+            Kind::Python { object, ty } if ty.builtin == Builtin::Function => {
+                python.layout.is_function_globals(step.place.wrapping_sub(*object))
+            }
+            _ => false,
+        };
+        steps.iter().find(is_globals).map(|step| step.value)
     }
 
     /// A path is whole. It counts if none that shows more was found: the others are likely made of left-overs then.
     fn arrive(&self, cost: u32, last: usize, search: &mut Search) {
         let steps = search.steps(last);
-        let proof = self.proof(&steps);
+        let is_left_over = search.is_of_tensors && !steps.first().is_some_and(is_of_tensor);
+        let proof = if is_left_over { Proof::Weak } else { self.proof(&steps) };
         let best = search.found.paths.first().map_or(Proof::Weak, |path| path.proof);
         if proof < best || (proof == Proof::Weak && !search.found.paths.is_empty()) {
             return;
@@ -246,7 +257,8 @@ impl Graph<'_> {
         if proof > best {
             search.forget_paths();
         }
-        let is_passed_on = passed_on(&steps).is_some_and(|object| !search.objects.insert(object));
+        let mut seen = |object| !search.objects.insert(object);
+        let is_passed_on = passed_on(&steps).is_some_and(&mut seen) || self.globals(&steps).is_some_and(&mut seen);
         if !is_passed_on && search.holders.insert(trail.holder()) {
             let cost = cost + trail.oddness();
             search.found.paths.push(Path { cost, steps, proof, trail });
@@ -265,6 +277,11 @@ pub(super) fn may_have_address(step: &Step) -> bool {
         Kind::Python { ty, .. } => !ty.is_class() && !ty.holds_objects_alone(),
         _ => true,
     }
+}
+
+/// Whether a storage has the word.
+fn is_of_tensor(step: &Step) -> bool {
+    step.parent.class().is_some_and(rules::is_storage)
 }
 
 /// The object in a variable of a running function: functions pass it on to those that they call.

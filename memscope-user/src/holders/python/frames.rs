@@ -5,6 +5,7 @@ use super::{
     layout::{Layout, of_object},
     types::Builtin,
 };
+use crate::holders::source::Mapping;
 
 /// Most interpreters, threads and frames read.
 const MAX_INTERPRETERS: usize = 64;
@@ -32,11 +33,23 @@ pub(in crate::holders) enum Variable {
     Unnamed,
 }
 
+/// What threads of Python run.
+#[derive(Debug, Default)]
+pub(super) struct Running {
+    /// Frames, by address.
+    pub(super) frames: Vec<Frame>,
+    /// What `pthread_self` gives in each thread: a place on its stack.
+    pub(super) threads: Vec<u64>,
+    /// The words that hold the threads' current contexts, by address, with the number of the thread; 0 if it is not known.
+    pub(super) contexts: Vec<(u64, u32)>,
+}
+
 impl Python<'_> {
-    /// Frames that run, by address; and the threads' numbers, which are places on their stacks.
-    pub(super) fn read_frames(&self) -> (Vec<Frame>, Vec<u64>) {
+    /// Reads the states of all threads.
+    pub(super) fn read_running(&self) -> Running {
         let structs = &self.layout.structs;
-        let (mut frames, mut threads) = (Vec::new(), Vec::new());
+        let Running { mut frames, mut threads, mut contexts } = Running::default();
+        let mut context_at = None;
         let mut interpreter = self.memory.word_or_0(self.runtime.wrapping_add(structs.interpreters));
         for _ in 0..MAX_INTERPRETERS {
             if interpreter == 0 {
@@ -44,7 +57,10 @@ impl Python<'_> {
             }
             let mut thread = self.memory.word_or_0(interpreter.wrapping_add(structs.threads));
             while thread != 0 && threads.len() < MAX_THREADS {
-                threads.push(self.memory.word_or_0(thread.wrapping_add(structs.layout.thread_id.into())));
+                let id = thread.wrapping_add(structs.layout.thread_id.into());
+                threads.push(self.memory.word_or_0(id));
+                context_at = context_at.or_else(|| self.find_context(thread));
+                contexts.extend(context_at.map(|at| (thread + at, self.thread_number(id))));
                 if self.layout.frames_are_objects() {
                     self.frame_objects(thread, &mut frames);
                 } else {
@@ -55,7 +71,32 @@ impl Python<'_> {
             interpreter = self.memory.word_or_0(interpreter.wrapping_add(structs.next_interpreter));
         }
         frames.sort_unstable_by_key(|frame| frame.start);
-        (frames, threads)
+        contexts.sort_unstable();
+        Running { frames, threads, contexts }
+    }
+
+    /// Where in the state of a thread its current context is, which differs from version to version: the one word that leads to an object of that
+    /// type. A thread without context variables has none.
+    fn find_context(&self, thread: u64) -> Option<u64> {
+        const WORDS: usize = 64;
+        let words = self.memory.words(thread, WORDS)?;
+        let is_context = |word: u64| {
+            let is_object = word.is_multiple_of(8) && self.memory.mapping(word).is_some_and(Mapping::is_anonymous);
+            is_object && self.type_of(word).is_some_and(|ty| ty.builtin == Builtin::Context)
+        };
+        Some(words.iter().position(|word| is_context(*word))? as u64 * 8)
+    }
+
+    /// The kernel's number of a thread: behind what `pthread_self` gives, from 3.11 on.
+    fn thread_number(&self, id: u64) -> u32 {
+        if self.layout.frames_are_objects() { 0 } else { self.memory.word_or_0(id + 8) as u32 }
+    }
+
+    /// The number of the thread with its current context at a place; 0 if it is not known.
+    pub(in crate::holders) fn context_at(&self, place: u64) -> Option<u32> {
+        let contexts = &self.running.borrow().contexts;
+        let at = contexts.binary_search_by_key(&place, |context| context.0).ok()?;
+        Some(contexts[at].1)
     }
 
     /// Up to 3.10.

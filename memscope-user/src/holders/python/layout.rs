@@ -34,6 +34,7 @@ pub(in crate::holders) mod of_object {
     pub(in crate::holders) const MODULE_NAME: u64 = 48;
     pub(in crate::holders) const METHOD_SELF: u64 = 24;
     pub(in crate::holders) const FRAME_CODE: u64 = 32;
+    pub(in crate::holders) const TOKEN_OLD_VALUE: u64 = 32;
     /// The frame that called this one; up to 3.10 it is elsewhere.
     pub(in crate::holders) const FRAME_BACK: u64 = 16;
     pub(in crate::holders) const OLD_FRAME_BACK: u64 = 24;
@@ -104,6 +105,9 @@ impl Layout {
         const OF_EXCEPTIONS: [&str; 3] = ["__traceback__", "__context__", "__cause__"];
         if ty.builtin == Builtin::Traceback {
             return [(16, "tb_next"), (24, "tb_frame")].into_iter().find(|(at, _)| *at == offset).map(|(_, name)| name);
+        }
+        if ty.builtin == Builtin::ContextToken {
+            return (offset == of_object::TOKEN_OLD_VALUE).then_some("old_value");
         }
         if !ty.is_exception() {
             return None;

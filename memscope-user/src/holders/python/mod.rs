@@ -11,6 +11,7 @@ use std::{
     rc::Rc,
 };
 
+use self::frames::Running;
 pub(super) use self::{
     dict::{Keys, Part},
     frames::{Frame, Variable},
@@ -51,9 +52,7 @@ pub(super) struct Python<'a> {
     unasked: Vec<UnaskedType>,
     runtime: u64,
     types: RefCell<HashMap<u64, Option<Rc<Type>>>>,
-    frames: RefCell<Vec<Frame>>,
-    /// What `pthread_self` gives in its threads.
-    pub(super) threads: Vec<u64>,
+    running: RefCell<Running>,
 }
 
 impl<'a> Python<'a> {
@@ -88,7 +87,7 @@ impl<'a> Python<'a> {
             return Err(format!("it is a debug build of Python 3.{minor}, which is not supported"));
         }
         let structs = structs(memory, minor, addresses.runtime)?;
-        let mut python = Self {
+        let python = Self {
             memory,
             layout: Layout { minor, structs },
             type_type: addresses.type_type,
@@ -97,12 +96,9 @@ impl<'a> Python<'a> {
             unasked: addresses.unasked.clone(),
             runtime: addresses.runtime,
             types: RefCell::default(),
-            frames: RefCell::default(),
-            threads: Vec::new(),
+            running: RefCell::default(),
         };
-        let (frames, threads) = python.read_frames();
-        python.frames = RefCell::new(frames);
-        python.threads = threads;
+        python.forget();
         Ok(python)
     }
 
@@ -114,18 +110,23 @@ impl<'a> Python<'a> {
 
     /// Reads again what changes while the program runs.
     pub(super) fn forget(&self) {
-        let (frames, _) = self.read_frames();
-        *self.frames.borrow_mut() = frames;
+        let running = self.read_running();
+        *self.running.borrow_mut() = running;
     }
 
     /// Frames that run, by address.
     pub(super) fn frames(&self) -> Ref<'_, [Frame]> {
-        Ref::map(self.frames.borrow(), Vec::as_slice)
+        Ref::map(self.running.borrow(), |running| running.frames.as_slice())
+    }
+
+    /// What `pthread_self` gives in each thread.
+    pub(super) fn threads(&self) -> Ref<'_, [u64]> {
+        Ref::map(self.running.borrow(), |running| running.threads.as_slice())
     }
 
     /// The frame with a place among its variables and values.
     pub(super) fn frame_at(&self, place: u64) -> Option<Frame> {
-        let frames = self.frames.borrow();
+        let frames = self.frames();
         let behind = frames.partition_point(|frame| frame.start <= place);
         frames.get(behind.checked_sub(1)?).copied().filter(|frame| place < frame.end)
     }

@@ -38,6 +38,14 @@ pub(in crate::holders) enum Builtin {
     Descriptor,
     Code,
     Int,
+    /// A `contextvars.Context`, ...
+    Context,
+    /// ... the nodes of its tree with nodes alone, ...
+    ContextTree,
+    /// ... and those with pairs.
+    ContextPairs,
+    ContextVariable,
+    ContextToken,
     Other,
 }
 
@@ -60,6 +68,19 @@ impl Builtin {
             "code" => Self::Code,
             "int" => Self::Int,
             _ => Self::Other,
+        }
+    }
+
+    /// Types of which a program may have others of the same name.
+    fn of_interpreter(name: &str) -> Option<Self> {
+        // Without the module up to 3.10; `decimal` has a `Context`, too.
+        match name.strip_prefix("_contextvars.").unwrap_or(name) {
+            "Context" => Some(Self::Context),
+            "hamt" | "hamt_array_node" => Some(Self::ContextTree),
+            "hamt_bitmap_node" | "hamt_collision_node" => Some(Self::ContextPairs),
+            "ContextVar" => Some(Self::ContextVariable),
+            "Token" => Some(Self::ContextToken),
+            _ => None,
         }
     }
 }
@@ -180,7 +201,11 @@ impl Python<'_> {
         let flags = words[of_type::FLAGS];
         let is_made_by_python = flags >> 9 & 1 == 1;
         let module = (is_made_by_python && !name.contains('.')).then(|| self.module_of(words[of_type::DICT]));
-        let builtin = if flags >> 31 & 1 == 1 { Builtin::Class } else { Builtin::of_name(&name) };
+        let builtin = match Builtin::of_interpreter(&name).filter(|_| !is_made_by_python) {
+            _ if flags >> 31 & 1 == 1 => Builtin::Class,
+            Some(own) => own,
+            None => Builtin::of_name(&name),
+        };
         let mut found = Type {
             address,
             module: module.flatten().unwrap_or_default(),

@@ -125,7 +125,7 @@ impl Dumped {
     /// A number that no live block has. A hostile dump lists such numbers too.
     fn unused_number(&mut self) -> u64 {
         let after = FIRST_RENUMBERED + self.renumbered;
-        let number = (after + 1..).find(|number| !self.keys.contains_key(number)).unwrap_or(after);
+        let number = (after + 1..=u64::MAX).find(|number| !self.keys.contains_key(number)).unwrap_or(after);
         self.renumbered = number - FIRST_RENUMBERED;
         number
     }
