@@ -28,7 +28,7 @@ impl Root {
     pub(super) const fn cost(&self) -> u32 {
         match self {
             Self::Local { .. } => 6,
-            Self::Context { .. } => 20,
+            Self::Context { .. } => 4,
             Self::Global { is_known_holder: true, .. } => 28,
             Self::Value { .. } => REDUNDANT,
             Self::Stack { .. } => HARDLY,
