@@ -106,6 +106,9 @@ impl Loop {
         self.target.follow.reap();
         self.note_changes();
         self.note_clock();
+        if let Some(pools) = &self.side.pools {
+            pools.end(&self.speaker);
+        }
         if self.side.looker.is_some()
             && let Some(note) = unlooked(end, self.last_look == LastLook::Missed)
         {

@@ -156,9 +156,9 @@ impl TraceOptions {
         collect
     }
 
-    /// Looks for an answer that is made meanwhile: samples have none of blocks, and without rows there is none.
+    /// Looks for an answer that is made meanwhile: without rows there is none.
     pub(crate) fn looks(&self) -> HolderOptions {
-        let has_answer = self.samples.is_none() && !self.writes_capture_alone();
+        let has_answer = !self.writes_capture_alone();
         if has_answer { self.holders } else { HolderOptions { looks: Looks::Never, ..self.holders } }
     }
 

@@ -2,7 +2,11 @@
 //! placed, by a thread of its own with low priority; the process is not stopped.
 //! Processes that join a running trace come by the hundred, to an agent under a budget: their memory is not passed over.
 
-use std::{sync::mpsc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    time::Duration,
+};
 
 use super::{TraceError, heap, log::Speaker};
 use crate::{
@@ -40,14 +44,33 @@ pub(super) enum Purposes {
 pub(super) struct PoolReader {
     pids: mpsc::Sender<u32>,
     notes: ring::Notes,
+    open: Open,
+}
+
+/// Processes with a pool that is still to be read.
+#[derive(Clone, Default)]
+struct Open(Arc<Mutex<BTreeSet<u32>>>);
+
+impl Open {
+    fn change<T>(&self, change: impl FnOnce(&mut BTreeSet<u32>) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 impl PoolReader {
     /// The probes of a process are placed, which was running before: its pool is read.
     pub(super) fn read(&self, pid: u32) {
         self.notes.send(note_record(monotonic_ns(), 0, &Note::PoolAsked { pid }));
+        self.open.change(|open| open.insert(pid));
         // A thread that has ended has reported why.
         let _ = self.pids.send(pid);
+    }
+
+    /// The trace ends: what is not read by now comes too late.
+    pub(super) fn end(&self, speaker: &Speaker) {
+        for pid in self.open.change(std::mem::take) {
+            warn(pid, "the trace ended before it was read", speaker);
+        }
     }
 }
 
@@ -59,21 +82,22 @@ pub(super) fn start(
     crew: &Crew,
 ) -> Result<PoolReader, TraceError> {
     let (pids, asked) = mpsc::channel();
-    let notes = reader.notes();
+    let (notes, open) = (reader.notes(), Open::default());
+    let still_open = open.clone();
     let work = move |post: &mut Post| {
         priority::give_way(priority::LOW);
         for pid in asked {
-            read(pid, purposes, &notes, &speaker);
+            read(pid, purposes, &notes, &speaker, &open);
             heap::give_back();
             post.round();
         }
     };
     crew.spawn("memscope-pool", work).map_err(TraceError::system("cannot start the thread that reads pools"))?;
-    Ok(PoolReader { pids, notes: reader.notes() })
+    Ok(PoolReader { pids, notes: reader.notes(), open: still_open })
 }
 
-fn read(pid: u32, purposes: Purposes, notes: &ring::Notes, speaker: &Speaker) {
-    let found = books_of(pid, purposes, speaker);
+fn read(pid: u32, purposes: Purposes, notes: &ring::Notes, speaker: &Speaker, open: &Open) {
+    let found = books_of(pid, purposes, speaker, open);
     let devices = found.iter().flat_map(|(_, books)| &books.devices);
     let of_pool = devices.map(|device| found_note(pid, device)).chain([Note::PoolRead { pid }]);
     let held = || found.as_ref().into_iter().flat_map(|(process, books)| held_notes(pid, process, books, speaker));
@@ -94,13 +118,21 @@ fn send(notes: &ring::Notes, of_pool: impl Iterator<Item = Note>) {
 }
 
 /// Reads the pool; why there is nothing is said.
-fn books_of(pid: u32, purposes: Purposes, speaker: &Speaker) -> Option<(Process, Books)> {
+fn books_of(pid: u32, purposes: Purposes, speaker: &Speaker, open: &Open) -> Option<(Process, Books)> {
     let debug = |why: &str| speaker.debug(format_args!("the pool of process {pid} was not read: {why}"));
-    let process = Process::open(pid).map_err(|failure| debug(&error_chain(&failure))).ok()?;
+    let process = Process::open(pid).map_err(|failure| debug(&error_chain(&failure)));
+    let Ok(process) = process else {
+        open.change(|open| open.remove(&pid));
+        return None;
+    };
     let parent = process::parent(pid).and_then(|parent| Process::open(parent).ok());
     let budget = BooksBudget { patience: PATIENCE, pass: (purposes != Purposes::Never).then_some(PASS) };
     // Memory of a process is hostile, and a trace without older blocks is better than none.
-    match crew::quietly(|| books(&process, parent.as_ref(), budget)) {
+    let found = crew::quietly(|| books(&process, parent.as_ref(), budget));
+    if !open.change(|open| open.remove(&pid)) {
+        return None;
+    }
+    match found {
         Some(Ok(books)) => {
             report(pid, &books, speaker);
             return Some((process, books));

@@ -250,7 +250,9 @@ impl Loop {
     /// is not wanted.
     fn last_look(&mut self, end: &End) -> Option<oneshot::Receiver<()>> {
         let lives_on = matches!(end, End::Duration | End::Asked(_) | End::Size);
-        if self.side.looker.is_none() || !lives_on || self.last_look != LastLook::ToCome {
+        // Samples end at once: the last one is shown.
+        let is_wanted = self.side.looker.is_some() && self.monitor.is_none();
+        if !is_wanted || !lives_on || self.last_look != LastLook::ToCome {
             return None;
         }
         self.last_look = LastLook::Begun;

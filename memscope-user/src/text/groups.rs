@@ -4,17 +4,18 @@ use std::io::{self, Write};
 
 use super::numbers::{counted, rounded};
 use super::stacks;
-use crate::model::{LiveGroups, LiveSum, OwnerSum, Pool, SizeSum};
+use crate::model::{LiveGroups, LiveSum, OwnerSum, Pool, SizeSum, Stacks};
 
 /// Lines of each table.
 const TABLE_LINES: usize = 20;
 
-/// Writes tables by owner and size, and the places with the most bytes; `column` heads the bytes.
+/// Writes tables by owner and size, and the places with the most bytes; `column` heads the bytes. `holders`: lines about a place.
 pub(crate) fn write_groups(
     column: &str,
     groups: &LiveGroups,
     pool: Pool,
     places_left_out: u64,
+    holders: &dyn Fn(Stacks) -> Vec<String>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let LiveGroups { owners, places, sizes, places_full } = groups;
@@ -23,6 +24,7 @@ pub(crate) fn write_groups(
     write_table(column, "Size of each block", sizes.iter().map(|sum| (size_class(sum), sum.live)), out)?;
     for sum in places.iter().take(stacks::MAX_STACKS) {
         stacks::write_sum(sum.stacks, sum.live.size_bytes, sum.live.blocks, out)?;
+        holders(sum.stacks).iter().try_for_each(|line| writeln!(out, "    {line}"))?;
     }
     let more = places.len().saturating_sub(stacks::MAX_STACKS) as u64 + places_left_out;
     if more > 0 {

@@ -116,8 +116,13 @@ pub(super) fn place_lines(state: &State, view: &View, most: usize, width: usize)
         curve_of("LAST MINUTE".to_owned())
     );
     let mut lines = vec![title(head)];
-    let first = (view.chosen + 1).saturating_sub(most);
-    for (at, place) in all.iter().enumerate().skip(first).take(most) {
+    let below: Vec<Vec<String>> =
+        all.iter().enumerate().map(|(at, place)| holder_lines(place, at == view.chosen, width)).collect();
+    let room = most + 1;
+    for (at, place) in all.iter().enumerate().skip(first_shown(&below, view.chosen, most)) {
+        if lines.len() >= room {
+            break;
+        }
         let growth = per_minute(place.change);
         let text = format!(
             " {:<columns$} {:>9} {:>10} {:>7} {:>7} {:>4}{}",
@@ -131,8 +136,32 @@ pub(super) fn place_lines(state: &State, view: &View, most: usize, width: usize)
         );
         let chosen = if at == view.chosen { Modifier::REVERSED } else { Modifier::empty() };
         lines.push(Line::styled(text, Style::new().add_modifier(chosen)));
+        lines.extend(below[at].iter().take(room - lines.len()).map(|line| Line::raw(line.clone())));
     }
     lines
+}
+
+/// The first place of a list that has room for `most` lines, so that the chosen one is in it: each has a line, and those below it.
+pub(super) fn first_shown(below: &[Vec<String>], chosen: usize, most: usize) -> usize {
+    let mut room = most;
+    let of = |at: &usize| 1 + below.get(*at).map_or(0, Vec::len);
+    let fits = |at: &usize| {
+        let fits = *at == chosen || of(at) <= room;
+        room = room.saturating_sub(of(at));
+        fits
+    };
+    (0..=chosen).rev().take_while(fits).last().unwrap_or(chosen)
+}
+
+/// What holds the blocks of a place: of one that grows the first line, of the chosen one all.
+fn holder_lines(place: &PlaceUse, is_chosen: bool, width: usize) -> Vec<String> {
+    let most = match (is_chosen, place.trend) {
+        (true, _) => usize::MAX,
+        (false, Trend::Grows) => 1,
+        (false, _) => 0,
+    };
+    let lines = place.held_by.iter().flat_map(|held| &held.lines).take(most);
+    lines.map(|line| cut(&format!("   {}", clean(line)), width)).collect()
 }
 
 /// Age of the oldest block.
@@ -225,12 +254,14 @@ pub(super) fn stack_lines(state: &State, view: &View, most: usize) -> Vec<Line<'
     if frames.is_empty() {
         lines.push(Line::raw("   no call stack is known"));
     }
-    let room = most.saturating_sub(2);
+    let held: Vec<String> = place.held_by.iter().flat_map(|held| &held.lines).map(|line| clean(line)).collect();
+    let room = most.saturating_sub(2 + held.len());
     lines.extend(frames.iter().take(room).map(|frame| Line::raw(format!("   {frame}"))));
     let more = frames.len().saturating_sub(room);
     if more > 0 {
         lines.push(Line::raw(format!("   … and {more} more")));
     }
+    lines.extend(held.into_iter().map(|line| Line::raw(format!(" {line}"))));
     lines
 }
 

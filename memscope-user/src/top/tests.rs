@@ -10,7 +10,8 @@ use super::view::Input;
 use super::*;
 use crate::analyses::decompose::RuleSet;
 use crate::analyses::device_use::DeviceUse;
-use crate::analyses::live_use::{LiveUse, Moment};
+use crate::analyses::growth::Trend;
+use crate::analyses::live_use::{LiveUse, Moment, PlaceHolders};
 use crate::analyses::sample::{Change, PoolSample, ProcessSample, Sample};
 use crate::analyses::script::Script;
 use crate::backend::ascend::pools;
@@ -121,6 +122,55 @@ fn memory_from_before_the_attach_is_in_use() {
     // Without any, all pools count.
     let other = pool(pools::ATB, 200 * MIB);
     assert_eq!(used_by(vec![PoolSample { space: None, unknown_bytes: None, ..late }, other]), on_first(1000 * MIB));
+}
+
+/// What holds the blocks of a place is below it: all of it for the chosen one, a line for one that grows, and all beside a call stack. A path of the
+/// program is no order to the terminal.
+#[test]
+fn holders_are_below_their_place() {
+    let mut moment = moments("serve.py", "serve.py").remove(1);
+    let of_pool = moment.places.iter_mut().filter(|place| place.site.pool == pools::PTA);
+    for (place, path) in of_pool.zip(["m.weights", "m.cache['\u{1b}[2J'][*]"]) {
+        let lines = vec![format!("still held by: {path}  (3 of 3)"), "and by: m.other  (1 of 3)".to_owned()];
+        let held_by = PlaceHolders { time_ns: START_NS, looked_at_blocks: 3, holders: Vec::new(), lines };
+        place.held_by = Some(held_by);
+    }
+    moment.places[1].trend = Trend::Grows;
+    let mut state = State::default();
+    state.take(moment);
+    let mut view = View::default();
+    let below = |view: &View| {
+        let lines = drawn(&state, view, 80, 24);
+        let from = lines.iter().position(|line| line.starts_with(" PLACE")).expect("the list");
+        lines[from + 1..]
+            .iter()
+            .map(|line| line.trim().split("  ").next().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let order = below(&view);
+    assert!(order[0].starts_with("serve.py:15"), "{order:#?}");
+    assert_eq!(order[1..3], ["still held by: m.cache['\\x1b[2J'][*]", "and by: m.other"]);
+    assert_eq!(order[3..5], ["serve.py:3 load", "still held by: m.weights"]);
+    view.key(Input::Down, &state);
+    let order = below(&view);
+    assert!(order[0].starts_with("serve.py:15"), "{order:#?}");
+    assert_eq!(order[1..4], ["serve.py:3 load", "still held by: m.weights", "and by: m.other"]);
+    view.key(Input::Up, &state);
+    view.key(Input::Enter, &state);
+    let stack = drawn(&state, &view, 80, 24);
+    assert!(line(&stack, "still held by").contains("m.cache") && line(&stack, "and by").contains("m.other"));
+}
+
+/// A list too long for the screen begins so that the chosen place is on it, with what is below it.
+#[test]
+fn lists_begin_where_the_choice_is_seen() {
+    let below: Vec<Vec<String>> = [0, 2, 1, 0, 2].map(|lines| vec![String::new(); lines]).to_vec();
+    let first = |chosen, most| lists::first_shown(&below, chosen, most);
+    assert_eq!((first(0, 3), first(1, 4), first(1, 3)), (0, 0, 1));
+    // Three lines for the last one, one for that before it, two for the third.
+    assert_eq!((first(4, 3), first(4, 4), first(4, 5), first(4, 6)), (4, 3, 3, 2));
+    // It is there, also where it does not fit.
+    assert_eq!(first(4, 1), 4);
 }
 
 /// How full, how fast, when full; the pool's figures; what grows is first, though the other place holds more.

@@ -7,6 +7,9 @@ use std::process::Command;
 use memscope_tests::harness::holders::{ALLOCATORS, allocator, ask, blocks, cases, said, wrong};
 use memscope_tests::harness::pythons::{Python, interpreters};
 use memscope_tests::harness::tracer::{Folder, Run, Target, Tracer, simulation, state_of, tracer_path};
+use serde_json::Value;
+
+use super::stat::samples;
 
 const WORKLOAD: &str = include_str!("../../workloads/holders.py");
 
@@ -142,7 +145,7 @@ fn lives(target: &Target) {
 }
 
 /// What a capture says again, as JSON: the places with holders.
-fn replayed(run: &Run) -> Vec<serde_json::Value> {
+fn replayed(run: &Run) -> Vec<Value> {
     let replay = Tracer::replay(&run.folder.capture()).options(&["--json", "--analysis=leaks,oom"]).succeed();
     let found = replay.json();
     let of_kind = found["findings"].as_array().expect("findings").iter().filter(|it| it["finding"] == "held_by");
@@ -168,6 +171,31 @@ fn growth_with_its_holder() {
     assert_eq!(found["looked_at"], "end", "{found:#}");
     let holder = serde_json::json!({ "path": OF_ENGINE, "is_sure": true, "blocks": 40 });
     assert_eq!(found["places"][0]["holders"], serde_json::json!([holder]), "{found:#}");
+}
+
+/// Makes sure that the live screen names the holder of a place that grows, while the program works, and ends without a further look.
+#[test]
+fn growth_on_the_live_screen() {
+    let target = server("list");
+    let options = ["--json", "--interval", "1s", "--count", "20"];
+    let run = Tracer::top(target.pid()).options(&options).start().finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    lives(&target);
+    let held = |sample: &Value| {
+        let places = sample["places"].as_array().expect("places").iter();
+        places.filter_map(|place| Some(place["held_by"].as_object()?.clone())).collect::<Vec<_>>()
+    };
+    let found: Vec<_> = samples(&run).iter().flat_map(held).collect();
+    let last = found.last().unwrap_or_else(|| panic!("no holders: {}", run.said()));
+    let holder = serde_json::json!({ "path": OF_ENGINE, "is_sure": true, "blocks": last["looked_at_blocks"] });
+    assert_eq!(last["holders"], serde_json::json!([holder]), "{last:#?}");
+    let blocks = &last["looked_at_blocks"];
+    assert_eq!(last["lines"], serde_json::json!([format!("still held by: {OF_ENGINE}  ({blocks} of {blocks})")]));
+    let run = Tracer::top(target.pid())
+        .options(&["--json", "--interval", "1s", "--count", "13", "--no-holders"])
+        .start()
+        .finish();
+    assert!(samples(&run).iter().all(|sample| held(sample).is_empty()), "{}", run.said());
 }
 
 /// Makes sure that a local variable is named as well, that keys can be left out, and that nothing is read if that is not wanted.

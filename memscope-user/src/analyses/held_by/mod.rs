@@ -8,7 +8,7 @@ mod text;
 
 pub use self::finding::{HeldBy, HeldPlace};
 pub(crate) use self::finding::{PlaceKey, place_of};
-pub(crate) use self::text::{lines, short_lines, why_not, write_lines};
+pub(crate) use self::text::{lines, lines_of_look, short_lines, why_not, write_lines};
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{HeldBy, HeldPlace, PlaceKey, place_of};
-use crate::model::{HolderPath, LookedAt};
+use crate::model::{HolderPath, LookedAt, PlaceLook};
 use crate::printable::OneLine;
 use crate::text::{
     DeviceName,
@@ -74,6 +74,12 @@ pub(crate) fn short_lines<'a>(
         Some((_, Some(place))) => lines_of(place, &Counts::short(place)),
         _ => Vec::new(),
     }
+}
+
+/// The same of one look, for a screen.
+pub(crate) fn lines_of_look(look: &PlaceLook) -> Vec<String> {
+    let place = HeldPlace::of(look);
+    lines_of(&place, &Counts::short(&place))
 }
 
 /// Why holders of a place were not looked for, if that was wanted.

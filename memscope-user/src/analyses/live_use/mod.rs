@@ -11,7 +11,7 @@ mod values;
 
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
-pub use self::values::{Moment, OwnerUse, PlaceUse, ProcessName};
+pub use self::values::{Moment, OwnerUse, PlaceHolders, PlaceUse, ProcessName};
 use super::{
     decompose::{Lives, RuleSet},
     growth::{
@@ -19,10 +19,11 @@ use super::{
         running::{Course, Running},
         site_of,
     },
+    held_by,
     sample::{Past, Sample},
 };
 use crate::hash::HashMap;
-use crate::model::{Block, Device, Event, EventKind, Name, Pool, Stacks, UnknownFree};
+use crate::model::{Block, Device, Event, EventKind, Looked, Name, PlaceLook, Pool, Stacks, UnknownFree};
 
 /// Most places of one process.
 const MAX_PLACES: usize = 1 << 14;
@@ -53,6 +54,7 @@ struct Place {
     running: Running,
     /// Live ones from before the attach.
     older_blocks: u64,
+    held_by: Option<PlaceHolders>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -89,7 +91,13 @@ impl LiveUse {
             EventKind::UnknownFree(UnknownFree { pool, maybe_older: true, refused: false, .. }) => {
                 self.process(event).course.older_freed(event.device, *pool);
             }
-            EventKind::StepEnd { .. } | EventKind::Region(_) | EventKind::Looked(_) => self.lives.note(event),
+            EventKind::StepEnd { .. } | EventKind::Region(_) => self.lives.note(event),
+            EventKind::Looked(look) => {
+                if let Looked::Place(place) = &look.outcome {
+                    self.process(event).looked(event.time_ns, place);
+                }
+                self.lives.note(event);
+            }
             EventKind::ProcessStart(start) => {
                 self.process(event).command = Some(Arc::clone(&start.command));
             }
@@ -172,21 +180,41 @@ impl Process {
         }
     }
 
+    fn looked(&mut self, time_ns: u64, look: &PlaceLook) {
+        if let Some(place) = self.places.get_mut(&(look.block.device, site_of(&look.block))) {
+            let PlaceLook { looked_at_blocks, ref holders, .. } = *look;
+            let (holders, lines) = (holders.clone(), held_by::lines_of_look(look));
+            place.held_by = Some(PlaceHolders { time_ns, looked_at_blocks, holders, lines });
+        }
+    }
+
     fn look(&mut self, pid: u32, time_ns: u64, moment: &mut Moment) {
         moment.places_full |= self.places_full;
         moment.names.extend(self.command.as_ref().map(|command| ProcessName { pid, command: command.to_string() }));
-        for (&(device, site), Place { sum, running, older_blocks }) in &mut self.places {
+        for (&(device, site), Place { sum, running, older_blocks, held_by }) in &mut self.places {
             let change = sum.past.take(time_ns, sum.bytes);
             let Sum { blocks, bytes, peak_bytes, ref past } = *sum;
             if blocks == 0 {
+                *held_by = None;
                 continue;
             }
             let recent = past.bytes().collect();
             let oldest_ns = if *older_blocks > 0 { self.course.elapsed_ns() } else { running.oldest_ns(&self.course) };
             let trend = running.trend((device, site.pool), &mut self.course);
-            let live_bytes = bytes;
-            let place =
-                PlaceUse { pid, device, site, blocks, live_bytes, peak_bytes, oldest_ns, trend, change, recent };
+            let (live_bytes, held_by) = (bytes, held_by.clone());
+            let place = PlaceUse {
+                pid,
+                device,
+                site,
+                blocks,
+                live_bytes,
+                peak_bytes,
+                oldest_ns,
+                trend,
+                change,
+                held_by,
+                recent,
+            };
             moment.places.push(place);
         }
         for (&(device, pool, owner), sum) in &mut self.owners {

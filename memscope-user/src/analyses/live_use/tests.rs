@@ -2,7 +2,7 @@ use super::*;
 use crate::analyses::growth::Trend;
 use crate::analyses::script::Script;
 use crate::backend::ascend::pools;
-use crate::model::FreeCause;
+use crate::model::{EventKind, FreeCause, HolderPath, LiveSum, Look, LookedAt};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -89,6 +89,43 @@ fn found_blocks_are_the_oldest() {
     assert_eq!(oldest(&mut live), 30);
     live.observe(&events[2]);
     assert_eq!(oldest(&mut live), 10);
+}
+
+/// The last look says what holds the blocks of a place, until none of them is left.
+#[test]
+fn holders_of_the_last_look() {
+    let mut script = Script::new(7, Device::Npu(0));
+    script.stacks(&["serve.py(3): keep"], &[]).alloc(pools::PTA, 0x1000, 64).alloc(pools::PTA, 0x2000, 64);
+    let of = |event: &Event| if let EventKind::Alloc(alloc) = &event.kind { Some(alloc.block) } else { None };
+    let block = script.events().iter().find_map(of).expect("a block");
+    let holders = vec![HolderPath { path: "m.cache[*]".to_owned(), is_sure: true, blocks: 2 }];
+    let place = PlaceLook {
+        block,
+        live: LiveSum { blocks: 2, size_bytes: 128 },
+        looked_at_blocks: 2,
+        holders: holders.clone(),
+        garbage_blocks: 0,
+        unknown_blocks: 0,
+        left_out: None,
+        held_as: Vec::new(),
+    };
+    let outcome = Looked::Place(Box::new(place));
+    script.event(EventKind::Looked(Arc::new(Look { number: 1, at: LookedAt::Running, outcome })));
+    let time_ns = script.events().last().expect("the look").time_ns;
+    script.free(pools::PTA, 0x1000).free(pools::PTA, 0x2000).alloc(pools::PTA, 0x1000, 64);
+    let mut live = LiveUse::new(Arc::new(RuleSet::builtin()));
+    let mut held_by = |events: &[Event]| {
+        for event in events {
+            live.observe(event);
+        }
+        live.look(sample(time_ns)).places.pop().map(|place| place.held_by)
+    };
+    let lines = vec!["still held by: m.cache[*]  (2 of 2)".to_owned()];
+    let expected = Some(PlaceHolders { time_ns, looked_at_blocks: 2, holders, lines });
+    assert_eq!(held_by(&script.events()[..2]), Some(None));
+    assert_eq!(held_by(&script.events()[2..4]), Some(expected));
+    assert_eq!(held_by(&script.events()[4..5]), None);
+    assert_eq!(held_by(&script.events()[5..]), Some(None));
 }
 
 /// Owners add up to the places, and a process that has ended keeps what it held.

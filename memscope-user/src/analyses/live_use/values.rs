@@ -7,7 +7,7 @@ use crate::analyses::{
     growth::{Site, Trend},
     sample::{Change, Sample},
 };
-use crate::model::{Device, Name, Pool};
+use crate::model::{Device, HolderPath, Name, Pool};
 
 /// A sample, with owners and places.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
@@ -77,7 +77,23 @@ pub struct PlaceUse {
     pub trend: Trend,
     /// How the live bytes have changed lately.
     pub change: Option<Change>,
+    /// What held its blocks at the last look; `None` before that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<PlaceHolders>,
     /// Live bytes of the last minute, the oldest first.
     #[serde(skip)]
     pub recent: Vec<u64>,
+}
+
+/// What held the blocks of a place.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+pub struct PlaceHolders {
+    /// When the program's memory was read, in nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Blocks that were looked at, and were still live when that was done.
+    pub looked_at_blocks: u64,
+    /// Holders, the sure ones first, those of most blocks first.
+    pub holders: Vec<HolderPath>,
+    /// As on the screen, a line each.
+    pub lines: Vec<String>,
 }

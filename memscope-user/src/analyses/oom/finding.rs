@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::Cause;
 use crate::analyses::answer::{Answer, Context, Order, Subject};
+use crate::analyses::held_by::HeldBy;
 use crate::model::{Device, LiveGroups, LiveSum, Name, Pool, Stacks};
 
 /// A block that was live when memory was out.
@@ -121,6 +122,7 @@ impl Answer for Oom {
     }
 
     fn write(&self, context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {
-        super::text::write(self, context.clock, out)
+        let held_by: Vec<&HeldBy> = context.others().collect();
+        super::text::write(self, &held_by, context.clock, out)
     }
 }

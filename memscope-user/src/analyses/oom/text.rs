@@ -3,13 +3,15 @@
 use std::io::{self, Write};
 
 use super::{Cause, Oom, PoolAtOom, Suspect};
+use crate::analyses::held_by::{self, HeldBy};
+use crate::model::Device;
 use crate::text::clock::Clock;
 use crate::text::groups::write_groups;
 use crate::text::numbers::{counted, size};
 use crate::text::{DeviceName, stacks};
 
 /// Writes one finding.
-pub(super) fn write(found: &Oom, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write(found: &Oom, held_by: &[&HeldBy], clock: Clock, out: &mut dyn Write) -> io::Result<()> {
     let function = found.function.map_or("the driver", |name| name.as_str());
     let device = DeviceName(found.device);
     writeln!(out, "====== ERROR: Out of memory on device {device} ======")?;
@@ -32,7 +34,7 @@ pub(super) fn write(found: &Oom, clock: Clock, out: &mut dyn Write) -> io::Resul
     }
     stacks::write_place("  Asked for at:", found.stacks, out)?;
     for pool in &found.pools {
-        write_holders(pool, out)?;
+        write_holders(pool, (found.device, held_by), out)?;
     }
     write_blocks(found, clock, out)?;
     if !found.last_events.is_empty() {
@@ -91,7 +93,7 @@ fn write_retries(found: &Oom, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Writes the holders of a pool's memory.
-fn write_holders(pool: &PoolAtOom, out: &mut dyn Write) -> io::Result<()> {
+fn write_holders(pool: &PoolAtOom, (device, held_by): (Device, &[&HeldBy]), out: &mut dyn Write) -> io::Result<()> {
     let PoolAtOom { groups, live, places_left_out, .. } = pool;
     if live.blocks == 0 {
         return Ok(());
@@ -108,7 +110,8 @@ fn write_holders(pool: &PoolAtOom, out: &mut dyn Write) -> io::Result<()> {
     if unseen_bytes > 0 && !pool.pool.is_driver() {
         writeln!(out, "  {} more from before the attach, or not seen", size(unseen_bytes))?;
     }
-    write_groups("Held", groups, pool.pool, *places_left_out, out)
+    let holders = |stacks| held_by::lines(held_by.iter().copied(), (device, pool.pool, stacks, None), true);
+    write_groups("Held", groups, pool.pool, *places_left_out, &holders, out)
 }
 
 /// Single blocks, as in the rows.
@@ -174,7 +177,7 @@ mod tests {
 
     fn text(size_bytes: u64, largest_free_bytes: Option<u64>) -> String {
         let mut out = Vec::new();
-        write(&oom(size_bytes, largest_free_bytes), Clock::since(0), &mut out).expect("memory takes everything");
+        write(&oom(size_bytes, largest_free_bytes), &[], Clock::since(0), &mut out).expect("memory takes everything");
         String::from_utf8(out).expect("the report is text")
     }
 

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::analyses::answer::{Answer, Context, Subject};
+use crate::analyses::held_by::HeldBy;
 use crate::model::{Confidence, Device, LiveGroups, LiveSum, Pool, StepsFrom};
 
 /// The peak of one pool of one process on one device.
@@ -51,6 +52,7 @@ impl Answer for Peak {
     }
 
     fn write(&self, context: &Context<'_>, out: &mut dyn Write) -> io::Result<()> {
-        super::text::write(self, context.clock, out)
+        let held_by: Vec<&HeldBy> = context.others().collect();
+        super::text::write(self, &held_by, context.clock, out)
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::Peak;
+use crate::analyses::held_by::{self, HeldBy};
 use crate::model::Confidence;
 use crate::text::{
     DeviceName,
@@ -12,7 +13,7 @@ use crate::text::{
 };
 
 /// Writes one finding.
-pub(super) fn write(found: &Peak, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write(found: &Peak, held_by: &[&HeldBy], clock: Clock, out: &mut dyn Write) -> io::Result<()> {
     let Peak { pool, step, steps_from, peak_bytes, seen, unseen_bytes, groups, places_left_out, .. } = found;
     write!(out, "Peak of {} on device {}: {}", pool.display_name(), DeviceName(found.device), size(*peak_bytes))?;
     write!(out, " in {}, at {}", counted(seen.blocks, "block"), clock.exact(found.time_ns))?;
@@ -24,7 +25,8 @@ pub(super) fn write(found: &Peak, clock: Clock, out: &mut dyn Write) -> io::Resu
         let why = if found.attached { "older than the trace" } else { "not seen" };
         writeln!(out, "  {} of it were allocated by calls {why}, and are in no group", size(*unseen_bytes))?;
     }
-    write_groups("At peak", groups, *pool, *places_left_out, out)?;
+    let holders = |stacks| held_by::lines(held_by.iter().copied(), (found.device, *pool, stacks, None), false);
+    write_groups("At peak", groups, *pool, *places_left_out, &holders, out)?;
     if found.confidence == Confidence::Doubtful {
         writeln!(out, "  Doubtful: events were lost, so blocks may be missing, or counted that had gone.")?;
     }
@@ -34,15 +36,17 @@ pub(super) fn write(found: &Peak, clock: Clock, out: &mut dyn Write) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analyses::held_by::HeldPlace;
     use crate::backend::ascend::pools;
     use crate::model::{
-        Device, LiveGroups, LiveSum, Name as OwnerName, OwnerSum, PlaceSum, SizeSum, Stack, StackEnd, Stacks, StepsFrom,
+        Device, HolderPath, LiveGroups, LiveSum, LookedAt, Name as OwnerName, OwnerSum, PlaceSum, SizeSum, Stack,
+        StackEnd, Stacks, StepsFrom,
     };
     use crate::text::clock::without_wall;
 
     fn text(found: &Peak) -> String {
         let mut out = Vec::new();
-        write(found, Clock::since(1_000_000_000), &mut out).expect("memory takes everything");
+        write(found, &[], Clock::since(1_000_000_000), &mut out).expect("memory takes everything");
         String::from_utf8(out).expect("the report is text")
     }
 
@@ -95,6 +99,36 @@ Peak of Pytorch Caching memory pool on device 3: 4.00 MiB (4194304 bytes) in 3 b
   Doubtful: events were lost, so blocks may be missing, or counted that had gone.
 ";
         assert_eq!(without_wall(&text(&peak())), expected);
+    }
+
+    /// What holds the blocks of a place now is below it, where that was looked at.
+    #[test]
+    fn holders_of_places() {
+        let peak = peak();
+        let held = HeldPlace {
+            pool: peak.pool,
+            each_bytes: None,
+            stacks: peak.groups.places[0].stacks,
+            live: LiveSum { blocks: 3, size_bytes: 3 },
+            looked_at_blocks: 3,
+            holders: vec![HolderPath { path: "m.kept[*]".to_owned(), is_sure: true, blocks: 2 }],
+            garbage_blocks: 0,
+            unknown_blocks: 1,
+            left_out: None,
+        };
+        let found = HeldBy {
+            pid: peak.pid,
+            device: peak.device,
+            looked_at: LookedAt::End,
+            time_ns: 1,
+            process_end_ns: None,
+            not_looked_for: None,
+            places: vec![held],
+        };
+        let mut out = Vec::new();
+        write(&peak, &[&found], Clock::since(0), &mut out).expect("memory takes everything");
+        let text = String::from_utf8(out).expect("text");
+        assert!(text.contains("      main\\u{1b}\n    still held by: m.kept[*]  (2 of 3 blocks)\n"), "{text}");
     }
 
     /// Without steps, stacks and old blocks there are no lines about them.

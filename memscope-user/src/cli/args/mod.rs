@@ -346,6 +346,7 @@ pub(in crate::cli) struct StatArgs {
 /// What people type.
 /// `top`.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 pub(in crate::cli) struct TopArgs {
     /// The samples.
     #[command(flatten)]
@@ -359,6 +360,20 @@ pub(in crate::cli) struct TopArgs {
     /// Record no call stacks: places are sizes then. Costs the program less.
     #[arg(long)]
     pub no_stacks: bool,
+    /// Do not look at what holds the blocks of places that grow, nor into the pool at the attach: the memory of the processes is not read.
+    #[arg(long)]
+    pub no_holders: bool,
+    /// Leave keys of dicts out of the names of holders: they are data of the program.
+    #[arg(long)]
+    pub no_keys: bool,
+}
+
+impl TopArgs {
+    /// A trace that counts, looks and keeps nothing.
+    pub(in crate::cli) fn trace(&self) -> TraceArgs {
+        let (no_holders, no_keys) = (self.no_holders, self.no_keys);
+        TraceArgs { no_holders, no_keys, ..self.samples.trace(self.no_stacks) }
+    }
 }
 
 /// `doctor`.

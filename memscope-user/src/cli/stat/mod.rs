@@ -10,7 +10,7 @@ use super::{
     args::StatArgs,
     trace::{self, Console},
 };
-use crate::session::{Samples, TraceOptions, Traced};
+use crate::session::{HolderOptions, Looks, Samples, TraceOptions, Traced};
 
 /// Samples until the processes end, the user stops it, or the number is reached.
 pub(super) fn run(args: &StatArgs) -> ExitCode {
@@ -28,5 +28,7 @@ pub(super) fn run(args: &StatArgs) -> ExitCode {
     let samples = Some(Samples { interval: samples.interval, count: samples.count });
     let (mut console, moments) = Console::new(&trace);
     console.screen = Some(Mutex::new(Screen::new(style)));
-    trace::attach_with(TraceOptions { samples, ..options }, console, moments)
+    // Samples have figures of no block.
+    let holders = HolderOptions { looks: Looks::Never, ..options.holders };
+    trace::attach_with(TraceOptions { samples, holders, ..options }, console, moments)
 }

@@ -27,7 +27,7 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
         return ExitCode::from(USAGE);
     }
     let samples = &args.samples;
-    let options = match samples.trace(args.no_stacks).options(Traced::Processes(samples.processes.all())) {
+    let options = match args.trace().options(Traced::Processes(samples.processes.all())) {
         Ok(options) => options,
         Err(failure) => return trace::failed(&failure),
     };

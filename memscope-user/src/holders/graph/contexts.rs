@@ -61,6 +61,8 @@ mod tests {
     use crate::holders::sample::{DEVICE, Sample};
 
     const COLLECTED: u64 = 1 << 14;
+    /// In a type.
+    const ITEM_SIZE: u64 = 5 * 8;
 
     fn object(sample: &mut Sample, ty: u64, fields: &[u64]) -> u64 {
         let object = sample.block(16 + 16 + 8 * fields.len() as u64) + 16;
@@ -76,7 +78,6 @@ mod tests {
         let mut ty = |name: &str, bytes: u64| sample.add_type(name, bytes, COLLECTED);
         let (variable, context) = (ty("_contextvars.ContextVar", 72), ty("_contextvars.Context", 48));
         let (tree, places, pairs) = (ty("hamt", 40), ty("hamt_array_node", 280), ty("hamt_bitmap_node", 32));
-        const ITEM_SIZE: u64 = 5 * 8;
         sample.image.put(pairs + ITEM_SIZE, 8);
         // A program's own class of that name, with a field there.
         let other = sample.add_type("Context", 48, COLLECTED | 1 << 9);
