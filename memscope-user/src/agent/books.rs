@@ -2,7 +2,7 @@
 //!
 //! Totals are of all blocks. Places are bounded: what finds no room is in the totals alone, and the difference is a figure of its own.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     evidence::minutes::{Minutes, Recorder, State, minute_of},
@@ -83,6 +83,11 @@ impl Books {
         Self { recorder: Some(Recorder::default()), ..Self::default() }
     }
 
+    /// Holders are looked for when a request has failed: bundles wait so long for them.
+    pub fn expect_holders(&mut self, patience: Duration) {
+        self.failures.expect_holders(patience);
+    }
+
     /// Takes an event. Events come in the order of their times.
     pub fn observe(&mut self, event: &Event) {
         if self.recorder.as_ref().is_some_and(|recorder| recorder.is_over(event)) {
@@ -112,6 +117,7 @@ impl Books {
                     recorder.recovered(event.pid, recovered.request);
                 }
             }
+            EventKind::Looked(look) => self.failures.looked(event.pid, look),
             EventKind::DeviceUsage(usage) => {
                 if let Device::Npu(number) = event.device {
                     self.devices.insert(number, (usage.used_bytes, usage.total_bytes));
@@ -137,6 +143,7 @@ impl Books {
 
     /// The minute that goes on is the last one: the next account has it.
     pub fn end_minute(&mut self) {
+        self.failures.hurry();
         let Self { recorder: Some(recorder), processes, series, unstarted, .. } = self else { return };
         recorder.finish(series.iter(), |pid| state(processes, unstarted, pid));
     }

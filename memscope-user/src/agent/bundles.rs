@@ -82,6 +82,7 @@ mod tests {
             stacks: Stacks::default(),
             recovered: false,
             request: 1,
+            not_looked_for: None,
             pools: Vec::new(),
         }
     }

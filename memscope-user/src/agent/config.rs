@@ -146,6 +146,8 @@ pub struct BundleSettings {
     pub directory: PathBuf,
     /// Bundles kept; the oldest are removed.
     pub max_files: usize,
+    /// Read the memory of that process, for what holds its blocks.
+    pub holders: bool,
 }
 
 /// Tables by minute.
@@ -226,7 +228,7 @@ impl Default for NameSettings {
 
 impl Default for BundleSettings {
     fn default() -> Self {
-        Self { directory: PathBuf::new(), max_files: 100 }
+        Self { directory: PathBuf::new(), max_files: 100, holders: true }
     }
 }
 

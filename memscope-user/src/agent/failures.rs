@@ -1,18 +1,23 @@
 //! Requests that failed for want of memory: what the process held at that moment, made outside of it, so that it is whole although
 //! the process is killed.
 
+use std::time::{Duration, Instant};
+
 use serde::Serialize;
 
-use super::series::{Series, SeriesKey};
+use super::series::{Place, Series, SeriesKey};
 use crate::{
+    analyses::held_by::lines_of_look,
     hash::HashMap,
-    model::{AllocFailed, Device, Event, Pool, Stacks},
+    model::{AllocFailed, Device, Event, Look, Looked, LookedAt, PlaceLook, Pool, Stacks},
 };
 
 /// Places of a bundle.
 const MAX_PLACES: usize = 50;
 /// Bundles that wait to be written.
 const MAX_WAITING: usize = 16;
+/// What a bundle says until a look is over.
+const NO_LOOK: &str = "there was no time for it";
 /// One bundle of a process in this time.
 const PAUSE_NS: u64 = 60_000_000_000;
 /// Processes of which the last bundle is remembered.
@@ -30,6 +35,9 @@ pub struct BundlePlace {
     pub live_blocks: u64,
     /// Their bytes.
     pub live_bytes: u64,
+    /// What held its blocks then, a line each, where that was looked at.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub held_by: Vec<String>,
 }
 
 /// A pool in a bundle.
@@ -74,6 +82,9 @@ pub struct Bundle {
     pub recovered: bool,
     /// Number of the request in its process.
     pub request: u64,
+    /// Why holders were not looked for, if they should have been.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_looked_for: Option<String>,
     /// The process's pools.
     pub pools: Vec<BundlePool>,
 }
@@ -81,11 +92,28 @@ pub struct Bundle {
 /// Makes bundles.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
-    waiting: Vec<Bundle>,
+    waiting: Vec<Waiting>,
     last_ns: HashMap<u32, u64>,
+    /// How long bundles wait for a look; `None`: none comes.
+    patience: Option<Duration>,
+}
+
+/// A bundle that is not taken yet.
+#[derive(Debug)]
+struct Waiting {
+    bundle: Bundle,
+    /// When it is taken although no look has come; `None`: now.
+    until: Option<Instant>,
+    /// A look has come: the next account has all of it.
+    is_looked: bool,
 }
 
 impl Failures {
+    /// A look comes after each failure, or a reason why there was none: bundles wait so long for it.
+    pub(super) const fn expect_holders(&mut self, patience: Duration) {
+        self.patience = Some(patience);
+    }
+
     /// A request has failed. `sheets`: all pools of the process.
     pub(super) fn failed(&mut self, event: &Event, failed: &AllocFailed, sheets: Vec<(SeriesKey, &Series)>) {
         let is_soon = self.last_ns.get(&event.pid).is_some_and(|last| event.time_ns.saturating_sub(*last) < PAUSE_NS);
@@ -97,7 +125,7 @@ impl Failures {
         self.last_ns.insert(event.pid, event.time_ns);
         let mut pools: Vec<BundlePool> = sheets.into_iter().map(|(key, series)| pool(key, series)).collect();
         pools.sort_by_key(|pool| (pool.device, pool.pool));
-        self.waiting.push(Bundle {
+        let bundle = Bundle {
             time_ns: event.time_ns,
             pid: event.pid,
             device: event.device,
@@ -107,13 +135,43 @@ impl Failures {
             stacks: event.stacks,
             recovered: false,
             request: failed.request,
+            not_looked_for: self.patience.map(|_| NO_LOOK.to_owned()),
             pools,
-        });
+        };
+        let until = self.patience.map(|patience| Instant::now() + patience);
+        self.waiting.push(Waiting { bundle, until, is_looked: false });
+    }
+
+    /// A place was looked at, or none was. All places of a look come together.
+    pub(super) fn looked(&mut self, pid: u32, look: &Look) {
+        if look.at != LookedAt::FailedRequest {
+            return;
+        }
+        for Waiting { bundle, until, is_looked } in self.waiting.iter_mut().filter(|waiting| waiting.bundle.pid == pid)
+        {
+            match &look.outcome {
+                Looked::Place(place) => {
+                    add_holders(bundle, place);
+                    // The account that is taken next may come between two places.
+                    (*is_looked, bundle.not_looked_for) = (true, None);
+                }
+                Looked::NotLooked(why) if bundle.not_looked_for.is_some() => {
+                    (*until, bundle.not_looked_for) = (None, Some(why.as_ref().to_owned()));
+                }
+                Looked::NotLooked(_) | Looked::Found(_) => {}
+            }
+        }
+    }
+
+    /// No further looks come.
+    pub(super) fn hurry(&mut self) {
+        self.waiting.iter_mut().for_each(|waiting| waiting.until = None);
     }
 
     /// A request has succeeded after all.
     pub(super) fn recovered(&mut self, pid: u32, request: u64) {
-        let of_request = self.waiting.iter_mut().filter(|bundle| (bundle.pid, bundle.request) == (pid, request));
+        let bundles = self.waiting.iter_mut().map(|waiting| &mut waiting.bundle);
+        let of_request = bundles.filter(|bundle| (bundle.pid, bundle.request) == (pid, request));
         of_request.for_each(|bundle| bundle.recovered = true);
     }
 
@@ -121,8 +179,26 @@ impl Failures {
         self.last_ns.remove(&pid);
     }
 
+    /// The bundles that wait for nothing more.
     pub(super) fn take(&mut self) -> Vec<Bundle> {
-        std::mem::take(&mut self.waiting)
+        let now = Instant::now();
+        let is_ready = |waiting: &Waiting| waiting.until.is_none_or(|until| now >= until);
+        let (ready, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting).into_iter().partition(is_ready);
+        self.waiting = waiting;
+        self.waiting.iter_mut().filter(|waiting| waiting.is_looked).for_each(|waiting| waiting.until = None);
+        ready.into_iter().map(|waiting| waiting.bundle).collect()
+    }
+}
+
+/// Adds what held the blocks of a place to the place of the bundle, if it is among those.
+fn add_holders(bundle: &mut Bundle, look: &PlaceLook) {
+    let block = &look.block;
+    let place = Place::of(block);
+    let size_bytes = place.stacks.is_empty().then_some(place.size_bytes);
+    let pools = bundle.pools.iter_mut().filter(|pool| (pool.device, pool.pool) == (block.device, block.pool));
+    let mut places = pools.flat_map(|pool| &mut pool.places);
+    if let Some(found) = places.find(|found| (found.stacks, found.size_bytes) == (place.stacks, size_bytes)) {
+        found.held_by = lines_of_look(look);
     }
 }
 
@@ -132,6 +208,7 @@ fn pool(key: SeriesKey, series: &Series) -> BundlePool {
         size_bytes: place.stacks.is_empty().then_some(place.size_bytes),
         live_blocks: sum.live_blocks,
         live_bytes: sum.live_bytes,
+        held_by: Vec::new(),
     });
     BundlePool {
         device: key.device,
@@ -147,8 +224,15 @@ fn pool(key: SeriesKey, series: &Series) -> BundlePool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::{agent::books::Books, analyses::script::Script, backend::ascend::pools};
+    use crate::{
+        agent::books::Books,
+        analyses::script::Script,
+        backend::ascend::pools,
+        model::{EventKind, HolderPath, LiveSum},
+    };
 
     /// The bundle has the request, and each pool with its places, the largest first; a second failure within a minute makes none.
     #[test]
@@ -168,5 +252,66 @@ mod tests {
         assert_eq!(sums, [(pools::HAL, 400, 2), (pools::PTA, 60, 1)]);
         assert_eq!((bundle.pools[0].places[0].size_bytes, bundle.pools[0].places[0].live_bytes), (Some(300), 300));
         assert!(books.take().bundles.is_empty());
+    }
+
+    /// A bundle waits for the look that comes after the failure; places have what was found, the others nothing. Without a look it says so.
+    #[test]
+    fn holders_of_a_bundle() {
+        let look = |number, outcome| EventKind::Looked(Arc::new(Look { number, at: LookedAt::FailedRequest, outcome }));
+        let mut script = Script::new(7, Device::Npu(1));
+        script.stacks(&["serve.py(3): keep"], &[]).alloc(pools::PTA, 0x1000, 64);
+        script.stacks(&["serve.py(9): other"], &[]).alloc(pools::PTA, 0x2000, 32);
+        script.alloc_failed(pools::PTA, 1 << 30, (1, 1));
+        let of = |event: &Event| if let EventKind::Alloc(alloc) = &event.kind { Some(alloc.block) } else { None };
+        let block = script.events().iter().find_map(of).expect("a block");
+        let live = LiveSum { blocks: 1, size_bytes: 64 };
+        let path = HolderPath { path: "m.cache['x']".to_owned(), is_sure: true, blocks: 1 };
+        let place = PlaceLook {
+            block,
+            live,
+            looked_at_blocks: 1,
+            holders: vec![path],
+            garbage_blocks: 0,
+            unknown_blocks: 0,
+            left_out: None,
+            held_as: Vec::new(),
+        };
+        let failure = script.events().len();
+        script.event(look(1, Looked::Place(Box::new(place))));
+        let books = |patience: Option<Duration>| {
+            let mut books = Books::default();
+            if let Some(patience) = patience {
+                books.expect_holders(patience);
+            }
+            script.events()[..failure].iter().for_each(|event| books.observe(event));
+            books
+        };
+        let held = |bundle: &Bundle| {
+            let places = bundle.pools[0].places.iter().map(|place| place.held_by.clone());
+            (bundle.not_looked_for.clone(), places.collect::<Vec<_>>())
+        };
+        let nothing = || vec![Vec::<String>::new(); 2];
+        assert_eq!(books(None).take().bundles.iter().map(held).collect::<Vec<_>>(), [(None, nothing())]);
+        let long = Some(Duration::from_secs(1000));
+        let mut looked = books(long);
+        assert!(looked.take().bundles.is_empty());
+        script.events()[failure..].iter().for_each(|event| looked.observe(event));
+        assert!(looked.take().bundles.is_empty());
+        let lines = vec!["still held by: m.cache['x']  (1 of 1)".to_owned()];
+        assert_eq!(looked.take().bundles.iter().map(held).collect::<Vec<_>>(), [(None, vec![lines, Vec::new()])]);
+        let why = Some("there was no time for it".to_owned());
+        assert_eq!(
+            books(Some(Duration::ZERO)).take().bundles.iter().map(held).collect::<Vec<_>>(),
+            [(why.clone(), nothing())]
+        );
+        let mut ending = books(long);
+        ending.end_minute();
+        assert_eq!(ending.take().bundles.iter().map(held).collect::<Vec<_>>(), [(why, nothing())]);
+        let mut gone = books(long);
+        let reason = Looked::NotLooked(Arc::from("the process has ended"));
+        let event = Event { kind: look(1, reason), ..script.events()[failure].clone() };
+        gone.observe(&event);
+        let why = Some("the process has ended".to_owned());
+        assert_eq!(gone.take().bundles.iter().map(held).collect::<Vec<_>>(), [(why, nothing())]);
     }
 }

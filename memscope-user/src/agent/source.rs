@@ -20,8 +20,8 @@ use crate::{
     model::Event,
     os::capabilities,
     session::{
-        Analyses, CallStacks, CollectOptions, Control, Events, HolderOptions, LeftOutStacks, Listener, Message, Phase,
-        ProgramCost, Progress, Trace, TraceError, TraceOptions, UsageOptions,
+        Analyses, CallStacks, CollectOptions, Control, Events, HolderOptions, LeftOutStacks, Listener, Looks, Message,
+        Phase, ProgramCost, Progress, Trace, TraceError, TraceOptions, UsageOptions,
     },
 };
 
@@ -67,7 +67,11 @@ impl Streaming {
     /// Starts it; `say` gets its messages.
     pub fn start(config: &Config, say: Arc<dyn Listener>) -> Result<Self, TraceError> {
         let by_minute = !config.evidence.directory.as_os_str().is_empty();
-        let books = Mutex::new(if by_minute { Books::by_minute() } else { Books::default() });
+        let mut books = if by_minute { Books::by_minute() } else { Books::default() };
+        if looks(config) != Looks::Never {
+            books.expect_holders(LOOK);
+        }
+        let books = Mutex::new(books);
         let heard = Arc::new(Heard { books, spent: Mutex::default(), ended: AtomicBool::new(false), say });
         let trace = Trace::start(options(config), Arc::clone(&heard) as Arc<dyn Listener>)?;
         Ok(Self { control: trace.control(), trace: Some(trace), heard })
@@ -84,10 +88,19 @@ fn options(config: &Config) -> TraceOptions {
         call_stacks: CallStacks { c, python, mixed: false, automatic: c.is_some() && python.is_some() },
         ring_bytes: config.budget.ring_bytes,
         usage: UsageOptions { interval: usage, per_second: 0, library: config.driver_library.clone() },
-        holders: HolderOptions { pool: true, ..HolderOptions::default() },
+        holders: HolderOptions { pool: true, looks: looks(config), ..HolderOptions::default() },
         measure_programs: true,
         ..TraceOptions::joining()
     }
+}
+
+/// A look takes at most half of this.
+const LOOK: Duration = Duration::from_secs(20);
+
+/// A bundle says what held the memory.
+fn looks(config: &Config) -> Looks {
+    let has_bundles = !config.bundles.directory.as_os_str().is_empty();
+    if has_bundles && config.bundles.holders { Looks::Failures } else { Looks::Never }
 }
 
 impl Source for Streaming {

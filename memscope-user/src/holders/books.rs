@@ -174,6 +174,9 @@ pub(super) fn read(source: &dyn Source, parent: Option<&dyn Source>, budget: Boo
     books.map(|books| Books { effort: Effort { time_ns, ..books.effort }, ..books })
 }
 
+/// Readings by which a pool is not in use.
+const MAX_UNUSED: u32 = 5;
+
 /// Bounds of readings of one kind.
 struct Readings {
     most: u32,
@@ -205,6 +208,8 @@ impl Readings {
                 }
                 // Blocks that come and go all the while may not be recognised.
                 Err(NotRead::NoBlocks) if !is_last => {}
+                // A pool that changes all the while may look as if it were not in use.
+                Err(NotRead::NoPool) if !is_last && reading < MAX_UNUSED => {}
                 Err(NotRead::NoBlocks) if !known.devices.is_empty() => return Ok(known),
                 Err(why) => return Err(why),
             }

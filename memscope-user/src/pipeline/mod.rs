@@ -369,7 +369,7 @@ impl Pipeline {
             match self.rows.interpret(called) {
                 Ok(Some(effect)) => {
                     #[cfg(feature = "trace")]
-                    self.urgent.see(&effect, self.shared.backend);
+                    self.urgent.see(head.pid, &effect, self.shared.backend);
                     self.order(Item { head, effect });
                 }
                 Ok(None) => {}

@@ -41,15 +41,17 @@ pub(crate) struct ToLookAt {
 /// What has happened by which a look becomes urgent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Urgent {
-    /// A request has failed for want of memory.
-    pub(crate) failed: bool,
+    /// A request of this process has failed for want of memory; the first of several.
+    pub(crate) failed: Option<u32>,
     /// A program begins to exit.
     pub(crate) exits: bool,
 }
 
 impl Urgent {
-    pub(super) fn see(&mut self, effect: &Effect, backend: &dyn Backend) {
-        self.failed |= effect.failed_status().is_some_and(|status| backend.is_out_of_memory(status));
+    pub(super) fn see(&mut self, pid: u32, effect: &Effect, backend: &dyn Backend) {
+        if effect.failed_status().is_some_and(|status| backend.is_out_of_memory(status)) {
+            self.failed = self.failed.or(Some(pid));
+        }
         self.exits |= effect.ends_program();
     }
 }

@@ -28,6 +28,8 @@ pub enum Looks {
     /// Never.
     #[default]
     Never,
+    /// At a process with a failed request alone, at most once a minute, with a smaller bound of memory.
+    Failures,
     /// When a request has failed and before the trace ends; while places grow and when a program with such begins to exit, at most once a
     /// minute, with at most a twentieth of a processor.
     Seldom,
@@ -61,6 +63,8 @@ const SCAN: Duration = Duration::from_secs(4);
 const SEARCH: Duration = Duration::from_secs(2);
 /// Most pointers kept, of eight bytes each.
 const POINTERS: usize = 64 << 20;
+/// The same beside a service with a budget.
+const FEW_POINTERS: usize = 24 << 20;
 /// A program that only starts grows as well.
 const FIRST: Duration = Duration::from_secs(10);
 /// From one choice of blocks to the next, where nothing was worth a look.
@@ -80,7 +84,7 @@ impl Rate {
     const fn of(looks: Looks) -> Option<Self> {
         match looks {
             Looks::Never => None,
-            Looks::Seldom => Some(Self { interval: Duration::from_secs(60), pause: 19 }),
+            Looks::Failures | Looks::Seldom => Some(Self { interval: Duration::from_secs(60), pause: 19 }),
             Looks::Often => Some(Self { interval: Duration::from_secs(5), pause: 3 }),
         }
     }
@@ -104,8 +108,7 @@ struct Job {
 pub(super) struct Looker {
     jobs: mpsc::Sender<Job>,
     pace: Arc<Mutex<Pace>>,
-    /// Places that do not grow are looked at, too.
-    is_asked: bool,
+    when: Looks,
 }
 
 #[derive(Debug)]
@@ -160,14 +163,23 @@ impl Looker {
 
     /// Whether a look is to be taken now, for this reason.
     pub(super) fn begins(&self, at: LookMoment) -> bool {
-        self.pace().begins(at, Instant::now())
+        self.looks_at(at) && self.pace().begins(at, Instant::now())
     }
 
-    /// The processes that this look is worth its cost of.
-    pub(super) fn worth(&self, at: LookMoment, mut processes: Vec<ToLookAt>) -> Vec<ToLookAt> {
-        if matches!(at, LookMoment::Running | LookMoment::Exit) && !self.is_asked {
+    /// Whether looks are taken at such moments.
+    pub(super) fn looks_at(&self, at: LookMoment) -> bool {
+        self.when != Looks::Failures || at == LookMoment::FailedRequest
+    }
+
+    /// The processes that this look is worth its cost of, the one with a failed request first.
+    pub(super) fn worth(&self, at: LookMoment, failed: Option<u32>, mut processes: Vec<ToLookAt>) -> Vec<ToLookAt> {
+        if matches!(at, LookMoment::Running | LookMoment::Exit) && self.when != Looks::Often {
             processes.retain(|process| process.grows);
         }
+        if self.when == Looks::Failures {
+            processes.retain(|process| failed == Some(process.pid));
+        }
+        processes.sort_by_key(|process| failed != Some(process.pid));
         processes
     }
 
@@ -196,15 +208,17 @@ pub(super) fn start(
     let Some(rate) = Rate::of(options.looks) else { return Ok(None) };
     let (jobs, taken) = mpsc::channel();
     let pace = Arc::new(Mutex::new(Pace::new(rate, Instant::now())));
-    let looker = Looker { jobs, pace, is_asked: options.looks == Looks::Often };
-    let (notes, pace, keys) = (reader.notes(), Arc::clone(&looker.pace), options.keys);
+    let looker = Looker { jobs, pace, when: options.looks };
+    let (notes, pace) = (reader.notes(), Arc::clone(&looker.pace));
+    let pointers = if options.looks == Looks::Failures { FEW_POINTERS } else { POINTERS };
+    let bounds = Bounds { pointers, keys: options.keys };
     let work = move |post: &mut Post| {
         for job in taken {
             let (begin, at) = (Instant::now(), job.at);
             // What holds the blocks is let go of soon.
             let is_hasty = matches!(at, LookMoment::FailedRequest | LookMoment::Exit);
             priority::give_way(if is_hasty { priority::NORMAL } else { priority::LOW });
-            take(&job, &notes, keys, &speaker);
+            take(&job, &notes, bounds, &speaker);
             heap::give_back();
             pace.lock().unwrap_or_else(PoisonError::into_inner).ended(at, begin.elapsed(), Instant::now());
             drop(job.done);
@@ -223,7 +237,14 @@ fn reason(failure: &OpenError) -> String {
     }
 }
 
-fn take(Job { look, at, processes, .. }: &Job, notes: &ring::Notes, keys: bool, speaker: &Speaker) {
+/// What differs between traces.
+#[derive(Clone, Copy)]
+struct Bounds {
+    pointers: usize,
+    keys: bool,
+}
+
+fn take(Job { look, at, processes, .. }: &Job, notes: &ring::Notes, bounds: Bounds, speaker: &Speaker) {
     let begin = Instant::now();
     for ToLookAt { pid, places, .. } in processes {
         let send = |note: &Note| notes.send(note_record(monotonic_ns(), 0, note));
@@ -241,7 +262,8 @@ fn take(Job { look, at, processes, .. }: &Job, notes: &ring::Notes, keys: bool, 
             }
         };
         let blocks: Vec<Vec<(u64, u64)>> = places.iter().map(|place| place.blocks.clone()).collect();
-        let budget = Budget { scan: SCAN, search: SEARCH, longest: left, pointers: POINTERS, keys };
+        let Bounds { pointers, keys } = bounds;
+        let budget = Budget { scan: SCAN, search: SEARCH, longest: left, pointers, keys };
         // Memory of a process is hostile, and a trace without holders is better than none.
         match crew::quietly(|| of_places(&process, &blocks, budget)) {
             Some(Ok(found)) => {

@@ -251,7 +251,8 @@ impl Loop {
     fn last_look(&mut self, end: &End) -> Option<oneshot::Receiver<()>> {
         let lives_on = matches!(end, End::Duration | End::Asked(_) | End::Size);
         // Samples end at once: the last one is shown.
-        let is_wanted = self.side.looker.is_some() && self.monitor.is_none();
+        let looks = self.side.looker.as_ref().is_some_and(|looker| looker.looks_at(LookMoment::End));
+        let is_wanted = looks && self.monitor.is_none();
         if !is_wanted || !lives_on || self.last_look != LastLook::ToCome {
             return None;
         }

@@ -127,7 +127,7 @@ impl Writer {
             Ask::Listener => self.work.speaker.listener().findings_so_far(&pipeline.now()),
             // The session ends.
             Ask::Now(to) => drop(to.send(pipeline.now())),
-            Ask::Look(at, done) => self.look(at, Some(done)),
+            Ask::Look(at, done) => self.look(at, None, Some(done)),
         }
     }
 
@@ -135,17 +135,17 @@ impl Writer {
     fn look_if_urgent(&mut self) {
         let (Some(pipeline), Some(looker)) = (&mut self.work.pipeline, &self.work.looker) else { return };
         let urgent = pipeline.take_urgent();
-        if urgent.failed && looker.begins(LookMoment::FailedRequest) {
-            self.look(LookMoment::FailedRequest, None);
+        if urgent.failed.is_some() && looker.begins(LookMoment::FailedRequest) {
+            self.look(LookMoment::FailedRequest, urgent.failed, None);
         } else if urgent.exits && looker.begins(LookMoment::Exit) {
-            self.look(LookMoment::Exit, None);
+            self.look(LookMoment::Exit, None, None);
         }
     }
 
-    /// Chooses blocks. What is looked at is in the stream, so that a replay has the same blocks in mind.
-    fn look(&mut self, at: LookMoment, done: Option<oneshot::Sender<()>>) {
+    /// Chooses blocks; `failed`: a request of this process has failed. What is looked at is in the stream, so that a replay has the same blocks in mind.
+    fn look(&mut self, at: LookMoment, failed: Option<u32>, done: Option<oneshot::Sender<()>>) {
         let (Some(pipeline), Some(looker)) = (&mut self.work.pipeline, self.work.looker.clone()) else { return };
-        let processes = looker.worth(at, pipeline.choose_blocks());
+        let processes = looker.worth(at, failed, pipeline.choose_blocks());
         if processes.is_empty() {
             return;
         }

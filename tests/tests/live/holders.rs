@@ -4,9 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use memscope_tests::harness::agent::{Agent, named, own_name};
 use memscope_tests::harness::holders::{ALLOCATORS, allocator, ask, blocks, cases, said, wrong};
 use memscope_tests::harness::pythons::{Python, interpreters};
 use memscope_tests::harness::tracer::{Folder, Run, Target, Tracer, simulation, state_of, tracer_path};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::Value;
 
 use super::stat::samples;
@@ -219,6 +222,41 @@ fn growth_with_a_local_holder() {
     let run = attach(&["-d", "1s", "--no-holders"]);
     assert_eq!((held_by(&run.stdout).len(), replayed(&run).len()), (0, 0), "{}", run.said());
     lives(&target);
+}
+
+/// Makes sure that an agent reads what held the memory when a request of a program failed: it is in the bundle, below its place.
+#[test]
+fn a_bundle_with_its_holders() {
+    let newest = interpreters().pop().expect("an interpreter");
+    let folder = Folder::new();
+    let (name, script) = (own_name("bndl"), folder.path().join("holds.py"));
+    fs::copy(HOLDS, &script).expect("a copy");
+    let agent = Agent::start(&name);
+    // The program waits until the agent has it.
+    mkfifo(&folder.path().join("go"), Mode::S_IRWXU).expect("a pipe");
+    let mut command = named(Path::new("/bin/bash"), &name, &folder);
+    command.env("LD_PRELOAD", "libascend_hal.so libascendcl.so").env("ASCEND_SIM_CAPACITY_MB", "64");
+    command
+        .args(["-c", "echo ready; read go < go; exec \"$@\"", "bash"])
+        .arg(&newest.path)
+        .arg("-B")
+        .arg(script)
+        .args(["fails", "30"]);
+    let go = folder.path().join("go");
+    let target = Target::start(command, folder, "ready");
+    let _ = agent.wait_for_processes(1);
+    fs::write(go, "\n").expect("it reads");
+    agent.wait_for("ran out of memory");
+    let files: Vec<_> = fs::read_dir(agent.folder.path().join("bundles")).expect("bundles").flatten().collect();
+    assert_eq!(files.len(), 1);
+    let bundle: Value = serde_json::from_slice(&fs::read(files[0].path()).expect("a bundle")).expect("JSON");
+    assert!(bundle["not_looked_for"].is_null(), "{bundle:#}");
+    let places = bundle["pools"][0]["places"].as_array().expect("places");
+    // The largest place; the runtime has the other one.
+    let expected = serde_json::json!([format!("still held by: {OF_ENGINE}  (40 of 40)")]);
+    assert_eq!(places[0]["held_by"], expected, "{bundle:#}");
+    drop(target);
+    agent.end();
 }
 
 /// Makes sure that what held the memory when a request failed is read when that is seen, and not at the end.

@@ -158,6 +158,7 @@ mod tests {
             stacks: Stacks::default(),
             recovered: false,
             request: 1,
+            not_looked_for: None,
             pools: vec![other, pool],
         };
         let record = oom(&bundle, Some(&target()), Some("bundle_5_7.json"), 9);
