@@ -7,9 +7,8 @@ use serde::Serialize;
 
 use super::series::{Place, Series, SeriesKey};
 use crate::{
-    analyses::held_by::lines_of_look,
     hash::HashMap,
-    model::{AllocFailed, Device, Event, Look, Looked, LookedAt, PlaceLook, Pool, Stacks},
+    model::{AllocFailed, Device, Event, HolderPath, Look, Looked, LookedAt, PlaceLook, Pool, Stacks},
 };
 
 /// Places of a bundle.
@@ -35,9 +34,25 @@ pub struct BundlePlace {
     pub live_blocks: u64,
     /// Their bytes.
     pub live_bytes: u64,
-    /// What held its blocks then, a line each, where that was looked at.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub held_by: Vec<String>,
+    /// What held its blocks then, where that was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<BundleHolders>,
+}
+
+/// What held the blocks of a place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BundleHolders {
+    /// Blocks that were looked at.
+    pub looked_at_blocks: u64,
+    /// Of these: held by rings that are not collected yet.
+    pub garbage_blocks: u64,
+    /// Of these: no holder was found.
+    pub unknown_blocks: u64,
+    /// Holders, the sure ones first, each with the number of its blocks.
+    pub holders: Vec<HolderPath>,
+    /// Memory that was not read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
 }
 
 /// A pool in a bundle.
@@ -198,7 +213,9 @@ fn add_holders(bundle: &mut Bundle, look: &PlaceLook) {
     let pools = bundle.pools.iter_mut().filter(|pool| (pool.device, pool.pool) == (block.device, block.pool));
     let mut places = pools.flat_map(|pool| &mut pool.places);
     if let Some(found) = places.find(|found| (found.stacks, found.size_bytes) == (place.stacks, size_bytes)) {
-        found.held_by = lines_of_look(look);
+        let PlaceLook { looked_at_blocks, garbage_blocks, unknown_blocks, .. } = *look;
+        let (holders, left_out) = (look.holders.clone(), look.left_out.clone());
+        found.held_by = Some(BundleHolders { looked_at_blocks, garbage_blocks, unknown_blocks, holders, left_out });
     }
 }
 
@@ -208,7 +225,7 @@ fn pool(key: SeriesKey, series: &Series) -> BundlePool {
         size_bytes: place.stacks.is_empty().then_some(place.size_bytes),
         live_blocks: sum.live_blocks,
         live_bytes: sum.live_bytes,
-        held_by: Vec::new(),
+        held_by: None,
     });
     BundlePool {
         device: key.device,
@@ -231,7 +248,7 @@ mod tests {
         agent::books::Books,
         analyses::script::Script,
         backend::ascend::pools,
-        model::{EventKind, HolderPath, LiveSum},
+        model::{EventKind, LiveSum},
     };
 
     /// The bundle has the request, and each pool with its places, the largest first; a second failure within a minute makes none.
@@ -270,7 +287,7 @@ mod tests {
             block,
             live,
             looked_at_blocks: 1,
-            holders: vec![path],
+            holders: vec![path.clone()],
             garbage_blocks: 0,
             unknown_blocks: 0,
             left_out: None,
@@ -290,15 +307,17 @@ mod tests {
             let places = bundle.pools[0].places.iter().map(|place| place.held_by.clone());
             (bundle.not_looked_for.clone(), places.collect::<Vec<_>>())
         };
-        let nothing = || vec![Vec::<String>::new(); 2];
+        let nothing = || vec![None; 2];
         assert_eq!(books(None).take().bundles.iter().map(held).collect::<Vec<_>>(), [(None, nothing())]);
         let long = Some(Duration::from_secs(1000));
         let mut looked = books(long);
         assert!(looked.take().bundles.is_empty());
         script.events()[failure..].iter().for_each(|event| looked.observe(event));
         assert!(looked.take().bundles.is_empty());
-        let lines = vec!["still held by: m.cache['x']  (1 of 1)".to_owned()];
-        assert_eq!(looked.take().bundles.iter().map(held).collect::<Vec<_>>(), [(None, vec![lines, Vec::new()])]);
+        let (looked_at_blocks, garbage_blocks, unknown_blocks, left_out) = (1, 0, 0, None);
+        let holders = vec![path];
+        let found = BundleHolders { looked_at_blocks, garbage_blocks, unknown_blocks, holders, left_out };
+        assert_eq!(looked.take().bundles.iter().map(held).collect::<Vec<_>>(), [(None, vec![Some(found), None])]);
         let why = Some("there was no time for it".to_owned());
         assert_eq!(
             books(Some(Duration::ZERO)).take().bundles.iter().map(held).collect::<Vec<_>>(),

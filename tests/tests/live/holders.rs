@@ -253,8 +253,13 @@ fn a_bundle_with_its_holders() {
     assert!(bundle["not_looked_for"].is_null(), "{bundle:#}");
     let places = bundle["pools"][0]["places"].as_array().expect("places");
     // The largest place; the runtime has the other one.
-    let expected = serde_json::json!([format!("still held by: {OF_ENGINE}  (40 of 40)")]);
-    assert_eq!(places[0]["held_by"], expected, "{bundle:#}");
+    let held_by = &places[0]["held_by"];
+    let holder = serde_json::json!({ "path": OF_ENGINE, "is_sure": true, "blocks": 40 });
+    assert_eq!(
+        (&held_by["looked_at_blocks"], &held_by["holders"]),
+        (&40.into(), &serde_json::json!([holder])),
+        "{bundle:#}"
+    );
     drop(target);
     agent.end();
 }
