@@ -176,6 +176,26 @@ fn growth_with_its_holder() {
     assert_eq!(found["places"][0]["holders"], serde_json::json!([holder]), "{found:#}");
 }
 
+/// Makes sure that a process with more host memory than one list has numbers for (32 GiB) is read as a whole: in slices.
+#[test]
+fn a_process_with_much_memory() {
+    const GIB: u64 = 36;
+    let newest = interpreters().pop().expect("an interpreter");
+    let folder = Folder::new();
+    let script = folder.path().join("large.py");
+    fs::write(&script, include_str!("../../workloads/large.py")).expect("the workload");
+    let mut command = Command::new(&newest.path);
+    command.arg("-B").arg(script).arg(GIB.to_string());
+    let target = Target::start(command, folder, "ready");
+    let found = ask(target.pid(), &["--block=0x12c100000000,0x12c100400000"]);
+    let read_bytes = found["effort"]["scanned_bytes"].as_u64().expect("bytes");
+    assert!(read_bytes > GIB << 30, "{found:#}");
+    assert_eq!(found["notes"], serde_json::json!([]), "{found:#}");
+    let said = said(&found);
+    assert_eq!(said[&0x12c1_0000_0000], ["__main__.cache['before'][0]"]);
+    assert_eq!(said[&0x12c1_0040_0000], ["__main__.cache['behind'][77777][1]"]);
+}
+
 /// Makes sure that the live screen names the holder of a place that grows, while the program works, and ends without a further look.
 #[test]
 fn growth_on_the_live_screen() {

@@ -1,7 +1,7 @@
 //! All words of the process that point into its own anonymous memory, found in one pass and looked up afterwards.
 //!
-//! A pointer is kept in eight bytes: page and word of its target, page and word of its place, in a numbering of the
-//! pages in memory. So a sorted list of them gives the references to an address.
+//! A pointer is kept in eight bytes: page and word of its target, page and word of its place, by numbers of the pages. So a sorted list of them gives the
+//! references to an address.
 
 mod numbering;
 mod scan;
@@ -9,7 +9,7 @@ mod unasked;
 
 use std::{cell::RefCell, ops::Range};
 
-use self::numbering::Numbering;
+use self::numbering::{List, Numbering};
 use super::source::{PAGE, Source};
 
 pub(super) use self::{
@@ -30,7 +30,7 @@ pub(super) struct Pointer {
 pub(super) struct Pointers {
     numbering: Numbering,
     /// Packed pointers, each list sorted.
-    lists: Vec<Vec<u64>>,
+    lists: Vec<List>,
     /// Words that may be addresses of a device.
     device: Vec<Pointer>,
     /// Read after the pass, sorted.
@@ -92,12 +92,12 @@ impl Pointers {
             let end = ((from & !(PAGE - 1)) + PAGE).min(range.end);
             if let Some(keys) = self.numbering.keys(from, end) {
                 for list in &self.lists {
-                    let start = list.partition_point(|packed| *packed < keys.start);
-                    let found = list[start..].iter().take_while(|packed| **packed < keys.end);
+                    let start = list.packed.partition_point(|packed| *packed < keys.start);
+                    let found = list.packed[start..].iter().take_while(|packed| **packed < keys.end);
                     for packed in found {
                         let Some(left) = room.checked_sub(1) else { return false };
                         room = left;
-                        take(self.numbering.unpack(*packed));
+                        take(self.numbering.unpack(list, from & !(PAGE - 1), *packed));
                     }
                 }
             }
@@ -133,7 +133,7 @@ impl Pointers {
 
     /// Number of pointers.
     pub(super) fn len(&self) -> usize {
-        self.lists.iter().map(Vec::len).sum::<usize>() + self.device.len()
+        self.lists.iter().map(|list| list.packed.len()).sum::<usize>() + self.device.len()
     }
 }
 
@@ -176,6 +176,36 @@ mod tests {
         assert_eq!(pointers.len(), 4);
         assert_eq!(pointers.figures.scanned_bytes, 3 * PAGE);
         assert!(!pointers.to(FAR..FAR + PAGE, 1, |_| {}) && pointers.to(FAR..FAR + PAGE, 2, |_| {}));
+    }
+
+    /// A large process is read in slices: lists of few pages find the same, and a page without pointers needs no number.
+    #[test]
+    fn slices_find_the_same() {
+        let mut image = Image::default();
+        image.anonymous(HEAP, 600 * PAGE);
+        image.anonymous(FAR, 40 * PAGE);
+        for page in 0..600 {
+            // Each second page has two, one of them to the page behind it.
+            if page % 2 == 0 {
+                image.put(HEAP + page * PAGE + 0x18, FAR + page % 40 * PAGE + 8 * (page % 512));
+                image.put(HEAP + page * PAGE + 0xff8, HEAP + (page + 1) * PAGE);
+            }
+        }
+        let found = |list_pages, threads| {
+            let limits = Limits { list_pages, threads, ..Limits::default() };
+            let pointers = Pointers::of(&image, &[], limits);
+            let ranges = [HEAP..HEAP + 600 * PAGE, FAR..FAR + 40 * PAGE];
+            let mut all: Vec<Pointer> = ranges.into_iter().flat_map(|range| pointers.all_to(range, 10_000)).collect();
+            all.sort_unstable();
+            (all, pointers.lists.len())
+        };
+        let (whole, lists) = found(1 << 23, 1);
+        assert_eq!((whole.len(), lists), (600, 1));
+        assert!(whole.contains(&Pointer { target: FAR + 8 * PAGE + 8 * 488, place: HEAP + 488 * PAGE + 0x18 }));
+        // 300 pages with pointers, in lists of 16.
+        let (sliced, lists) = found(16, 1);
+        assert_eq!((&sliced, lists), (&whole, 300_usize.div_ceil(16)));
+        assert_eq!(found(4, 3).0, whole);
     }
 
     /// At the limits memory is left out, and counted.

@@ -1,4 +1,6 @@
-//! Numbers of the pages in memory: a table by GiB, then one by page.
+//! Numbers of the pages in memory that may be pointed at: a table by GiB, then one by page. The more there are, the more bits of a packed pointer its
+//! target takes, and the fewer are left for its place: pages with pointers are numbered by list, and a list that has no numbers left is followed by another
+//! one. So a process may have any size.
 
 use std::ops::Range;
 
@@ -9,16 +11,25 @@ const GIB_BITS: u32 = 30;
 const PAGES_PER_GIB: usize = 1 << (GIB_BITS - PAGE.trailing_zeros());
 const WORDS_PER_PAGE: u64 = PAGE / 8;
 const WORD_BITS: u32 = WORDS_PER_PAGE.trailing_zeros();
-/// Limit of the packing: 32 GiB.
-pub(super) const MAX_PAGES: usize = 1 << (32 - WORD_BITS);
+/// 256 GiB: our own tables of so many take 0.8 GiB.
+pub(super) const MAX_PAGES: usize = 1 << 26;
+/// A list has numbers for this many pages at most: 32 GiB.
+pub(super) const LIST_PAGES: usize = 1 << 23;
 
 /// Consecutive pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) start: u64,
     pub(super) pages: usize,
-    /// Number of the first one.
-    pub(super) first: u32,
+}
+
+/// Pointers, and the pages that they are on.
+#[derive(Debug, Default)]
+pub(super) struct List {
+    /// Sorted in the end.
+    pub(super) packed: Vec<u64>,
+    /// By number: addresses of pages.
+    pages: Vec<u64>,
 }
 
 /// Number 0 is no page.
@@ -27,15 +38,20 @@ pub(super) struct Numbering {
     /// For each GiB its index in `slots`; 0 is none.
     by_gib: Vec<u32>,
     slots: Vec<Box<[u32]>>,
-    /// By number: addresses.
-    pages: Vec<u64>,
+    /// Pages that may be pointed at.
+    len: usize,
+    /// All pages.
+    all: usize,
     limit: usize,
+    /// Bits of a packed pointer that say where it is.
+    place_bits: u32,
 }
 
 impl Numbering {
     pub(super) fn new(limit: usize) -> Self {
         let gibs = if limit == 0 { 0 } else { (ADDRESS_END >> GIB_BITS) as usize };
-        Self { by_gib: vec![0; gibs], slots: Vec::new(), pages: vec![0], limit: limit.min(MAX_PAGES - 1) }
+        let limit = limit.min(MAX_PAGES - 1);
+        Self { by_gib: vec![0; gibs], slots: Vec::new(), len: 0, all: 0, limit, place_bits: 0 }
     }
 
     /// Numbers the pages of a mapping from `start` to `end`; returns the number of pages beyond the limit.
@@ -43,19 +59,20 @@ impl Numbering {
         const LONGEST_RUN: usize = 256;
         let is_target = mapping.is_anonymous();
         for address in (start..end).step_by(PAGE as usize) {
-            let number = self.pages.len() as u32;
-            if self.pages.len() > self.limit {
+            if self.all >= self.limit {
                 return (end - address) / PAGE;
             }
+            self.all += 1;
+            let number = self.len as u32 + 1;
             if is_target && let Some(slot) = self.slot(address) {
                 *slot = number;
+                self.len += 1;
             }
-            self.pages.push(address);
             match runs.last_mut() {
                 Some(run) if run.start + run.pages as u64 * PAGE == address && run.pages < LONGEST_RUN => {
                     run.pages += 1;
                 }
-                _ => runs.push(Run { start: address, pages: 1, first: number }),
+                _ => runs.push(Run { start: address, pages: 1 }),
             }
         }
         0
@@ -80,29 +97,44 @@ impl Numbering {
         }
     }
 
-    /// A pointer to `target`, on page `number`, from word `word` of page `from`.
+    /// All pages are numbered. A list is to have numbers for `list_pages`, if there are bits for so many.
+    pub(super) fn finish(&mut self, list_pages: usize) {
+        // One more than the largest number has to fit, too: ranges end behind it.
+        let page_bits = usize::BITS - (self.len + 1).leading_zeros();
+        let wanted = WORD_BITS + list_pages.max(1).ilog2();
+        self.place_bits = wanted.min(u64::BITS - WORD_BITS - page_bits);
+    }
+
+    /// A pointer to `target`, on page `number`, from a place by its number in a list.
     #[inline]
-    pub(super) const fn pack(number: u32, target: u64, from: u32, word: usize) -> u64 {
-        let target = ((number as u64) << WORD_BITS) | (target % PAGE / 8);
-        let place = ((from as u64) << WORD_BITS) | word as u64;
-        target << 32 | place
+    pub(super) fn pack(&self, number: u32, target: u64, place: u64) -> u64 {
+        let target = (u64::from(number) << WORD_BITS) | (target % PAGE / 8);
+        target << self.place_bits | place
     }
 
     /// The number of a packed pointer's target's page, and the offset there.
     #[inline]
-    pub(super) const fn target(packed: u64) -> (u32, u64) {
-        let target = packed >> 32;
+    pub(super) const fn target(&self, packed: u64) -> (u32, u64) {
+        let target = packed >> self.place_bits;
         ((target >> WORD_BITS) as u32, target % WORDS_PER_PAGE * 8)
     }
 
-    /// Number of pages, the one that is none among them.
-    pub(super) fn len(&self) -> usize {
-        self.pages.len()
+    /// The number of the page that follows in a list; another list follows one without.
+    pub(super) fn next_place(&self, list: &List) -> Option<u64> {
+        let number = list.pages.len() as u64;
+        (number < 1 << (self.place_bits - WORD_BITS)).then_some(number << WORD_BITS)
     }
 
-    pub(super) fn unpack(&self, packed: u64) -> Pointer {
-        let address = |at: u64| self.pages[(at >> WORD_BITS) as usize] + at % WORDS_PER_PAGE * 8;
-        Pointer { target: address(packed >> 32), place: address(packed & 0xffff_ffff) }
+    /// Number of pages that may be pointed at, the one that is none among them.
+    pub(super) const fn len(&self) -> usize {
+        self.len + 1
+    }
+
+    /// A pointer of a list to somewhere in `page`.
+    pub(super) fn unpack(&self, list: &List, page: u64, packed: u64) -> Pointer {
+        let place = packed & ((1 << self.place_bits) - 1);
+        let from = list.pages[(place >> WORD_BITS) as usize];
+        Pointer { target: page + self.target(packed).1, place: from + place % WORDS_PER_PAGE * 8 }
     }
 
     /// Packed pointers to `start..end`, which is within one page.
@@ -110,6 +142,13 @@ impl Numbering {
         let number = u64::from(self.number(start));
         let first = (number << WORD_BITS) | (start % PAGE / 8);
         let last = (number << WORD_BITS) | ((end - 1) % PAGE / 8);
-        (number != 0).then(|| first << 32..(last + 1) << 32)
+        (number != 0).then(|| first << self.place_bits..(last + 1) << self.place_bits)
+    }
+}
+
+impl List {
+    /// The page with the number that followed has pointers.
+    pub(super) fn add_page(&mut self, address: u64) {
+        self.pages.push(address);
     }
 }

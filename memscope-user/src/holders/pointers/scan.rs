@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Figures, Pointer, Pointers,
-    numbering::{MAX_PAGES, Numbering, Run},
+    numbering::{LIST_PAGES, List, MAX_PAGES, Numbering, Run},
     unasked::{Unasked, UnaskedType},
 };
 use crate::holders::{
@@ -41,6 +41,8 @@ pub(in crate::holders) struct Limits<'a> {
     pub(in crate::holders) pages: usize,
     /// Most pointers kept, of eight bytes each.
     pub(in crate::holders) pointers: usize,
+    /// Pages with pointers of a list; a power of two.
+    pub(in crate::holders) list_pages: usize,
     /// Threads that read and look: the pass is bound by memory.
     pub(in crate::holders) threads: usize,
     /// How long it may take, for each thread; then it ends with what it has read.
@@ -52,16 +54,18 @@ pub(in crate::holders) struct Limits<'a> {
 }
 
 impl Default for Limits<'_> {
-    /// 32 GiB of the process, 2 GiB of our own.
+    /// 256 GiB of the process, 2 GiB of our own for pointers.
     fn default() -> Self {
-        Self { pages: MAX_PAGES, pointers: 256 << 20, threads: 2, time: None, of_type: None, unasked: &[] }
+        let (pages, list_pages, pointers) = (MAX_PAGES, LIST_PAGES, 256 << 20);
+        Self { pages, pointers, list_pages, threads: 2, time: None, of_type: None, unasked: &[] }
     }
 }
 
 /// The result of a thread.
 #[derive(Debug, Default)]
 struct Found {
-    packed: Vec<u64>,
+    /// The last one is being filled.
+    lists: Vec<List>,
     device: Vec<Pointer>,
     mapped_blocks: Vec<(u64, u64)>,
     of_type: Vec<u64>,
@@ -114,8 +118,10 @@ pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits<'_>
     std::thread::scope(|scope| {
         for found in &mut all {
             scope.spawn(|| {
-                scan.unasked.leave_out(&mut found.packed);
-                found.packed.sort_unstable();
+                for list in &mut found.lists {
+                    scan.unasked.leave_out(scan.numbering, &mut list.packed);
+                    list.packed.sort_unstable();
+                }
             });
         }
     });
@@ -125,7 +131,7 @@ pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits<'_>
     for found in all {
         pointers.figures.scanned_bytes += found.scanned_bytes;
         pointers.figures.unread_bytes += found.unread_bytes;
-        pointers.lists.push(found.packed);
+        pointers.lists.extend(found.lists);
         pointers.device.extend(found.device);
         pointers.mapped_blocks.extend(found.mapped_blocks);
         pointers.of_type.extend(found.of_type);
@@ -151,6 +157,7 @@ fn number(source: &dyn Source, limits: Limits<'_>, figures: &mut Figures) -> (Nu
             figures.left_out_bytes += numbering.add(mapping, start, end, &mut runs) * PAGE;
         }
     }
+    numbering.finish(limits.list_pages);
     (numbering, runs)
 }
 
@@ -177,7 +184,7 @@ fn device_ranges(mappings: &[Mapping], wanted: &[Range<u64>]) -> Vec<Range<u64>>
 
 impl Scan<'_> {
     fn work(&self, runs: &[Run], next: &AtomicUsize) -> Found {
-        let mut found = Found::default();
+        let mut found = Found { lists: vec![List::default()], ..Found::default() };
         let mut buffer = Vec::new();
         let mut tidied = 0;
         let deadline = self.time.map(Allowed::begin);
@@ -194,7 +201,7 @@ impl Scan<'_> {
             found.unread_bytes += (run.pages - got) as u64 * PAGE;
             found.scanned_bytes += got as u64 * PAGE;
             for (page, bytes) in buffer.as_chunks::<{ PAGE as usize }>().0.iter().take(got).enumerate() {
-                self.look(run.start + page as u64 * PAGE, run.first + page as u32, bytes, &mut found);
+                self.look(run.start + page as u64 * PAGE, bytes, &mut found);
             }
         }
         found
@@ -203,17 +210,26 @@ impl Scan<'_> {
     /// Whether a thread may go on. Now and then what is not asked for is left out: pages that were read later have shown more. `tidied`: how much was left
     /// the last time.
     fn has_room(&self, found: &mut Found, tidied: &mut usize) -> bool {
-        let used = |found: &Found| found.packed.len() + found.device.len() * 2;
-        if found.packed.len() > *tidied + *tidied / 4 + TIDIED_AT_ONCE || used(found) > self.room {
-            self.unasked.leave_out(&mut found.packed);
-            *tidied = found.packed.len();
+        let kept = |found: &Found| found.lists.iter().map(|list| list.packed.len()).sum::<usize>();
+        let used = |found: &Found| kept(found) + found.device.len() * 2;
+        if kept(found) > *tidied + *tidied / 4 + TIDIED_AT_ONCE || used(found) > self.room {
+            found.lists.iter_mut().for_each(|list| self.unasked.leave_out(self.numbering, &mut list.packed));
+            *tidied = kept(found);
         }
         used(found) <= self.room
     }
 
-    fn look(&self, address: u64, number: u32, bytes: &[u8], found: &mut Found) {
+    fn look(&self, address: u64, bytes: &[u8], found: &mut Found) {
         let (words, _) = bytes.as_chunks();
         found.mapped_blocks.extend(mapped_block(address, words));
+        let filled = found.lists.pop().unwrap_or_default();
+        let (mut list, from) = if let Some(from) = self.numbering.next_place(&filled) {
+            (filled, from)
+        } else {
+            found.lists.push(filled);
+            (List::default(), 0)
+        };
+        let before = list.packed.len();
         for (at, word) in words.iter().enumerate() {
             let word = u64::from_le_bytes(*word);
             if word.wrapping_sub(LOWEST) >= ADDRESS_END - LOWEST {
@@ -222,9 +238,9 @@ impl Scan<'_> {
             let Some(target) = untagged(word) else { continue };
             let page = self.numbering.number(target);
             if page != 0 {
-                let packed = Numbering::pack(page, target, number, at);
-                if !self.unasked.is_marked(packed) {
-                    found.packed.push(packed);
+                let packed = self.numbering.pack(page, target, from | at as u64);
+                if !self.unasked.is_marked(self.numbering, packed) {
+                    list.packed.push(packed);
                 }
             } else if word.is_multiple_of(DEVICE_ALIGN) && self.is_device(word) {
                 found.device.push(Pointer { target: word, place: address + at as u64 * 8 });
@@ -237,6 +253,10 @@ impl Scan<'_> {
                 }
             }
         }
+        if list.packed.len() > before {
+            list.add_page(address);
+        }
+        found.lists.push(list);
     }
 
     fn is_device(&self, word: u64) -> bool {

@@ -1,7 +1,10 @@
 //! Words that no path asks for: most of the words of a program in Python lead to numbers and texts, which hold nothing, and to the heads of
 //! objects in the collector's lists. They are left out as soon as their targets are known, which is most of the memory that a pass takes.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
 
 use super::numbering::Numbering;
 use crate::holders::source::PAGE;
@@ -23,18 +26,21 @@ fn is_count(word: u64) -> bool {
 /// knows.
 pub(in crate::holders) type UnaskedType = (u64, u64);
 
+/// Marks of so many words are made together, where there is any.
+const PIECE: usize = 1 << 14;
+
 /// Marks of places that are not asked for, by the pages in memory.
 #[derive(Debug)]
 pub(super) struct Unasked<'a> {
     /// Sorted.
     types: &'a [UnaskedType],
-    marks: Vec<AtomicU64>,
+    marks: Vec<OnceLock<Box<[AtomicU64]>>>,
 }
 
 impl<'a> Unasked<'a> {
     pub(super) fn new(types: &'a [UnaskedType], numbering: &Numbering) -> Self {
-        let words = if types.is_empty() { 0 } else { numbering.len() as u64 * SLOTS_PER_PAGE / u64::from(u64::BITS) };
-        Self { types, marks: (0..words).map(|_| AtomicU64::new(0)).collect() }
+        let words = if types.is_empty() { 0 } else { numbering.len() * SLOTS_PER_PAGE as usize / u64::BITS as usize };
+        Self { types, marks: (0..words.div_ceil(PIECE)).map(|_| OnceLock::new()).collect() }
     }
 
     /// Marks the place that a word at `place` shows, if it is a type's address; `before` is the word in front of it.
@@ -43,11 +49,13 @@ impl<'a> Unasked<'a> {
         let is_object = place % SLOT == 8 && is_count(before);
         let start = place.wrapping_sub(self.types[at].1);
         let number = numbering.number(start);
+        let word = Self::word_of(number, start);
         if is_object
             && number != 0
-            && let Some(marks) = self.marks.get(Self::word_of(number, start))
+            && let Some(piece) = self.marks.get(word / PIECE)
         {
-            marks.fetch_or(Self::bit_of(start), Ordering::Relaxed);
+            let marks = piece.get_or_init(|| (0..PIECE).map(|_| AtomicU64::new(0)).collect());
+            marks[word % PIECE].fetch_or(Self::bit_of(start), Ordering::Relaxed);
         }
     }
 
@@ -61,17 +69,21 @@ impl<'a> Unasked<'a> {
     }
 
     /// Leaves out the pointers to marked places.
-    pub(super) fn leave_out(&self, packed: &mut Vec<u64>) {
+    pub(super) fn leave_out(&self, numbering: &Numbering, packed: &mut Vec<u64>) {
         if !self.marks.is_empty() {
-            packed.retain(|pointer| !self.is_marked(*pointer));
+            packed.retain(|pointer| !self.is_marked(numbering, *pointer));
         }
     }
 
     #[inline]
-    pub(super) fn is_marked(&self, packed: u64) -> bool {
-        let (number, offset) = Numbering::target(packed);
-        let marks = self.marks.get(Self::word_of(number, offset)).map_or(0, |marks| marks.load(Ordering::Relaxed));
-        offset % SLOT == 0 && marks & Self::bit_of(offset) != 0
+    pub(super) fn is_marked(&self, numbering: &Numbering, packed: u64) -> bool {
+        let (number, offset) = numbering.target(packed);
+        if offset % SLOT != 0 {
+            return false;
+        }
+        let word = Self::word_of(number, offset);
+        let Some(marks) = self.marks.get(word / PIECE).and_then(OnceLock::get) else { return false };
+        marks[word % PIECE].load(Ordering::Relaxed) & Self::bit_of(offset) != 0
     }
 }
 

@@ -1,0 +1,20 @@
+"""A process with much host memory: GIB of it are pages that were only read, which take no memory of the machine. A dict holds a made-up device block, and another one
+is held by an object that was made behind that memory.
+
+usage: large.py GIB
+"""
+import ctypes
+import mmap
+import sys
+import time
+
+PAGE = 4096
+cache = {"before": [ctypes.c_void_p(0x12C100000000)]}
+flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE
+memory = [mmap.mmap(-1, 1 << 30, flags=flags) for _ in range(int(sys.argv[1]))]
+for part in memory:
+    assert not any(part[::PAGE])
+cache["behind"] = [[at] for at in range(100000)]
+cache["behind"][77777].append(ctypes.c_void_p(0x12C100400000))
+print("ready", flush=True)
+time.sleep(600)
