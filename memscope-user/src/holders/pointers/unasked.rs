@@ -27,14 +27,14 @@ fn is_count(word: u64) -> bool {
 pub(in crate::holders) type UnaskedType = (u64, u64);
 
 /// Marks of so many words are made together, where there is any.
-const PIECE: usize = 1 << 14;
+const PIECE: usize = 1 << 12;
 
 /// Marks of places that are not asked for, by the pages in memory.
 #[derive(Debug)]
 pub(super) struct Unasked<'a> {
     /// Sorted.
     types: &'a [UnaskedType],
-    marks: Vec<OnceLock<Box<[AtomicU64]>>>,
+    marks: Vec<OnceLock<Box<[AtomicU64; PIECE]>>>,
 }
 
 impl<'a> Unasked<'a> {
@@ -54,7 +54,7 @@ impl<'a> Unasked<'a> {
             && number != 0
             && let Some(piece) = self.marks.get(word / PIECE)
         {
-            let marks = piece.get_or_init(|| (0..PIECE).map(|_| AtomicU64::new(0)).collect());
+            let marks = piece.get_or_init(|| Box::new([const { AtomicU64::new(0) }; PIECE]));
             marks[word % PIECE].fetch_or(Self::bit_of(start), Ordering::Relaxed);
         }
     }
