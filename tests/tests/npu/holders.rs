@@ -133,6 +133,13 @@ fn pools_of_graphs() {
         same_sums(pool, &snapshot);
         assert_eq!(pool["unsure_devices"], json!([]));
         let private = pool["private"].as_array().expect("pools");
+        println!("{} pools of their own", private.len());
+        assert!(private.len() > 2, "{pool}");
+        if snapshot[0]["segment_pool_id"].is_null() {
+            // An older allocator's list does not say which pool a segment is of.
+            assert!(version().ends_with("2.5.1.post1"), "{}", version().display());
+            continue;
+        }
         for own in private {
             same_sums(own, snapshot.iter().filter(|segment| segment["segment_pool_id"] == own["number"]));
         }
@@ -140,8 +147,7 @@ fn pools_of_graphs() {
         numbers.sort_by_key(ToString::to_string);
         numbers.dedup();
         // The default pool has number 0 and 0.
-        println!("{} pools of their own", private.len());
-        assert!(private.len() > 2 && private.len() + 1 == numbers.len(), "{pool}");
+        assert_eq!(private.len() + 1, numbers.len(), "{pool}");
     }
 }
 

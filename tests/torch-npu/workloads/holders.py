@@ -166,9 +166,9 @@ def main():
         del gone
         torch.npu.synchronize()
         snapshot = torch.npu.memory_snapshot()
-        print("CASES " + json.dumps(CASES), flush=True)
-        print("SNAPSHOT " + json.dumps(snapshot, default=str), flush=True)
-        print("waiting", flush=True)
+        # At once: cases have the last word among their names.
+        lines = ["SNAPSHOT " + json.dumps(snapshot, default=str), "CASES " + json.dumps(CASES), "waiting"]
+        print("\n".join(lines), flush=True)
         await asyncio.sleep(10000)
         return task, request
 
