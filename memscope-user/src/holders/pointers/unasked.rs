@@ -27,7 +27,7 @@ fn is_count(word: u64) -> bool {
 pub(in crate::holders) type UnaskedType = (u64, u64);
 
 /// Marks of so many words are made together, where there is any.
-const PIECE: usize = 1 << 12;
+const PIECE: usize = 1 << 11;
 
 /// Marks of places that are not asked for, by the pages in memory.
 #[derive(Debug)]
