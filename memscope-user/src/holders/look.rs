@@ -70,7 +70,7 @@ pub struct Question {
 pub enum Refused {
     /// Blocks of the pool are asked for, and there is no pool.
     #[error(
-        "no pool of torch_npu was found in the process; name blocks by --block, or where they are known from by --capture"
+        "no pool of torch_npu and no tensor on a device was found in the process; name blocks by --block, or where they are known from by --capture"
     )]
     NoPool,
     /// There is one, without blocks.
@@ -126,6 +126,9 @@ const fn is_much(open: Sum, asked: Sum) -> bool {
     open.blocks.saturating_mul(20) > asked.blocks || open.size_bytes.saturating_mul(20) > asked.size_bytes
 }
 
+/// Said of an answer without a pool.
+const BY_STORAGE: &str = "no block of a pool was found: these are the storages of tensors, whoever has their memory";
+
 fn look_once(source: &dyn Source, question: &Question, begin: Instant) -> Result<Holders, Refused> {
     let memory = Memory::new(source);
     let found = Python::find(&memory);
@@ -137,7 +140,11 @@ fn look_once(source: &dyn Source, question: &Question, begin: Instant) -> Result
     if let Ok(pool) = &pool {
         graph.skip(pool.own.iter().copied());
     }
-    let (blocks, left_out) = chosen(&question.which, pool.as_ref())?;
+    let mut by_storage = None;
+    let (blocks, left_out) = chosen(&question.which, pool.as_ref(), || {
+        by_storage = Some(BY_STORAGE.to_owned());
+        graph.storages().into_iter().map(|(address, size_bytes)| Block::at(address, size_bytes)).collect()
+    })?;
     let deadline = Allowed { work: None, until: begin + Duration::from_secs(PATIENCE_S) }.begin();
     let (mut held, unsearched) = search_all(&graph, &blocks, question.paths, deadline);
     if !question.keys {
@@ -153,6 +160,7 @@ fn look_once(source: &dyn Source, question: &Question, begin: Instant) -> Result
         asked.add(block.size_bytes);
     }
     let mut notes = notes(source, &found, &pointers, &heap, pool.as_ref());
+    notes.extend(by_storage);
     notes.extend(left_out_text(left_out + unsearched));
     Ok(Holders {
         python: python.map(|python| format!("CPython 3.{}", python.layout.minor)),
@@ -196,20 +204,27 @@ impl Block {
     }
 }
 
-/// The blocks, largest first, and the number of further ones.
-fn chosen(which: &Which, pool: Result<&Pool, &Missing>) -> Result<(Vec<Block>, u64), Refused> {
-    let live = |pool: &Pool| {
-        let live = pool.blocks.iter().filter(|block| block.used_by == UsedBy::Program);
-        live.map(|block| Block::at(block.address, block.size_bytes)).collect::<Vec<_>>()
-    };
+/// The blocks, largest first, and the number of further ones. Without a pool they are those of storages.
+fn chosen(
+    which: &Which,
+    pool: Result<&Pool, &Missing>,
+    storages: impl FnOnce() -> Vec<Block>,
+) -> Result<(Vec<Block>, u64), Refused> {
     let refused = |missing: &Missing| match missing {
         Missing::Allocator => Refused::NoPool,
         Missing::Blocks => Refused::NoBlocks,
         Missing::Sense => Refused::OtherPool,
     };
+    let live = || match pool {
+        Ok(pool) => {
+            let live = pool.blocks.iter().filter(|block| block.used_by == UsedBy::Program);
+            Ok(live.map(|block| Block::at(block.address, block.size_bytes)).collect::<Vec<_>>())
+        }
+        Err(missing) => Some(storages()).filter(|found| !found.is_empty()).ok_or_else(|| refused(missing)),
+    };
     let (mut blocks, limit) = match which {
-        Which::All => (live(pool.map_err(refused)?), MAX_BLOCKS),
-        Which::Largest(count) => (live(pool.map_err(refused)?), *count),
+        Which::All => (live()?, MAX_BLOCKS),
+        Which::Largest(count) => (live()?, *count),
         Which::These(asked) => (asked.iter().map(|asked| known(asked, pool.ok())).collect(), MAX_BLOCKS),
     };
     blocks.sort_by_key(|block| (std::cmp::Reverse(block.size_bytes), block.address));

@@ -167,6 +167,11 @@ impl Sample {
     pub(super) fn tensor(&mut self, address: u64) -> u64 {
         let storage = self.cpp("N3c1011StorageImplE", &[1, address, address, 0]);
         let implementation = self.cpp("N3c1010TensorImplE", &[1, storage, 0, 0]);
+        self.tensor_of(implementation)
+    }
+
+    /// The object of Python for an implementation.
+    pub(super) fn tensor_of(&mut self, implementation: u64) -> u64 {
         self.object(Of::Tensor, &[0, implementation, 0, 0, 0, 0])
     }
 
@@ -181,6 +186,12 @@ impl Sample {
     /// Paths of each block, and states of those without.
     pub(super) fn ask(&self, addresses: &[u64]) -> Vec<String> {
         addresses.iter().map(|address| self.ask_one(*address)).collect()
+    }
+
+    /// The answer about all blocks; panics without one.
+    #[cfg(test)]
+    pub(super) fn ask_all(&self) -> super::answer::Holders {
+        look::look(&self.image, &Question { which: Which::All, paths: 3, keys: true }).expect("an answer")
     }
 
     fn ask_one(&self, address: u64) -> String {

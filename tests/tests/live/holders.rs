@@ -117,7 +117,10 @@ fn refusals() {
     let newest = interpreters().pop().expect("an interpreter");
     let target = start(&newest.path, &[]);
     let no_pool = text(target.pid(), &[]);
-    assert!(no_pool.contains("no pool of torch_npu was found") && no_pool.contains("--block"), "{no_pool}");
+    assert!(
+        no_pool.contains("no pool of torch_npu and no tensor on a device was found") && no_pool.contains("--block"),
+        "{no_pool}"
+    );
     let none = text(0x3fff_ffff, &["--block=0x1000"]);
     assert!(none.contains("no process 1073741823"), "{none}");
 }

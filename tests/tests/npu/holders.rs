@@ -74,7 +74,13 @@ fn tensors_that_processes_share() {
         return assert!(version().ends_with("2.5.1.post1"), "{}", version().display());
     }
     let user = stdout.lines().find_map(|line| line.strip_prefix("USER ")?.split_once(' ')).expect("the other process");
-    for (pid, cases) in [(target.pid(), cases(&stdout)), (user.0.parse().expect("a number"), listed(user.1))] {
+    let user_pid = user.0.parse().expect("a number");
+    // It has no pool: its storages are what it has. Tensors of 1.2 MB and of 2, 3 and 4 MiB.
+    let all = ask(user_pid, &[]);
+    let bytes = (300 << 12) + (9 << 20);
+    assert_eq!((&all["asked"]["blocks"], &all["asked"]["size_bytes"]), (&json!(4), &json!(bytes)), "{all:#}");
+    assert!(all["pool"].is_null() && all["notes"][0].as_str().is_some_and(|note| note.contains("storages")), "{all:#}");
+    for (pid, cases) in [(target.pid(), cases(&stdout)), (user_pid, listed(user.1))] {
         assert_eq!(cases.len(), 4);
         let wrong = wrong(&cases, &said(&ask(pid, &[&blocks(&cases)])));
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));

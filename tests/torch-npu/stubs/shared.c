@@ -38,9 +38,12 @@ aclError aclrtIpcMemImportByKey(void **addr, const char *key, uint64_t flags)
     for (struct import *import = imports; import < imports + MAX_IMPORTS; import++) {
         if (import->addr)
             continue;
-        void *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        /* Among the addresses of devices, as the driver has it, and no private memory of the process. */
+        static char *next = (char *)0x1a0000000000;
+        void *copy = mmap(next, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (copy == MAP_FAILED)
             break;
+        next = (char *)copy + (size + (1 << 21)) / (1 << 21) * (1 << 21);
         struct iovec local = {copy, size}, remote = {source, size};
         process_vm_readv(pid, &local, 1, &remote, 1, 0);
         snprintf(import->key, sizeof import->key, "%s", key);

@@ -17,6 +17,7 @@ mod purpose;
 mod roots;
 mod rules;
 mod search;
+mod storages;
 
 use std::{cell::RefCell, rc::Rc};
 

@@ -131,6 +131,11 @@ impl Pointers {
         found
     }
 
+    /// Words that may be addresses of a device.
+    pub(super) fn device(&self) -> &[Pointer] {
+        &self.device
+    }
+
     /// Number of pointers.
     pub(super) fn len(&self) -> usize {
         self.lists.iter().map(|list| list.packed.len()).sum::<usize>() + self.device.len()
