@@ -190,8 +190,10 @@ impl Failures {
         of_request.for_each(|bundle| bundle.recovered = true);
     }
 
+    /// A process has ended: its rows go with the next account, and name its bundle.
     pub(super) fn ended(&mut self, pid: u32) {
         self.last_ns.remove(&pid);
+        self.waiting.iter_mut().filter(|waiting| waiting.bundle.pid == pid).for_each(|waiting| waiting.until = None);
     }
 
     /// The bundles that wait for nothing more.
@@ -294,7 +296,7 @@ mod tests {
             held_as: Vec::new(),
         };
         let failure = script.events().len();
-        script.event(look(1, Looked::Place(Box::new(place))));
+        script.event(look(1, Looked::Place(Box::new(place)))).process_end();
         let books = |patience: Option<Duration>| {
             let mut books = Books::default();
             if let Some(patience) = patience {
@@ -312,7 +314,7 @@ mod tests {
         let long = Some(Duration::from_secs(1000));
         let mut looked = books(long);
         assert!(looked.take().bundles.is_empty());
-        script.events()[failure..].iter().for_each(|event| looked.observe(event));
+        looked.observe(&script.events()[failure]);
         assert!(looked.take().bundles.is_empty());
         let (looked_at_blocks, garbage_blocks, unknown_blocks, left_out) = (1, 0, 0, None);
         let holders = vec![path];
@@ -326,6 +328,9 @@ mod tests {
         let mut ending = books(long);
         ending.end_minute();
         assert_eq!(ending.take().bundles.iter().map(held).collect::<Vec<_>>(), [(why, nothing())]);
+        let mut ended = books(long);
+        ended.observe(&script.events()[failure + 1]);
+        assert_eq!(ended.take().bundles.len(), 1);
         let mut gone = books(long);
         let reason = Looked::NotLooked(Arc::from("the process has ended"));
         let event = Event { kind: look(1, reason), ..script.events()[failure].clone() };

@@ -154,9 +154,7 @@ impl Turn<'_> {
             self.put_found(key, new, totals, held_as);
         }
     }
-}
 
-impl Turn<'_> {
     /// Blocks that were found have these purposes. An address that was handed out again since then is another block's.
     fn held(&mut self, pool: Pool, device: u32, held: &[(u64, HeldAs)]) {
         let device = self.device_or_own(Some(device));

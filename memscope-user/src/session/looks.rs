@@ -28,7 +28,7 @@ pub enum Looks {
     /// Never.
     #[default]
     Never,
-    /// At a process with a failed request alone, at most once a minute, with a smaller bound of memory.
+    /// At a process with a failed request alone, at most once a minute, with at most a two-hundredth of a processor and a smaller bound of memory.
     Failures,
     /// When a request has failed and before the trace ends; while places grow and when a program with such begins to exit, at most once a
     /// minute, with at most a twentieth of a processor.
@@ -84,7 +84,9 @@ impl Rate {
     const fn of(looks: Looks) -> Option<Self> {
         match looks {
             Looks::Never => None,
-            Looks::Failures | Looks::Seldom => Some(Self { interval: Duration::from_secs(60), pause: 19 }),
+            // A program may fail and recover all the time, beside a service with a budget of a few hundredths.
+            Looks::Failures => Some(Self { interval: Duration::from_secs(60), pause: 199 }),
+            Looks::Seldom => Some(Self { interval: Duration::from_secs(60), pause: 19 }),
             Looks::Often => Some(Self { interval: Duration::from_secs(5), pause: 3 }),
         }
     }
@@ -361,5 +363,11 @@ mod tests {
                 && pace.begins(LookMoment::Running, start + 21 * SECOND)
         );
         assert!(Rate::of(Looks::Never).is_none());
+        // 2 s are a two-hundredth of 400 s.
+        let (mut pace, start) = self::pace(Looks::Failures);
+        assert!(pace.begins(LookMoment::FailedRequest, start));
+        pace.ended(LookMoment::FailedRequest, 2 * SECOND, start + 2 * SECOND);
+        assert!(!pace.begins(LookMoment::FailedRequest, start + 399 * SECOND));
+        assert!(pace.begins(LookMoment::FailedRequest, start + 400 * SECOND));
     }
 }

@@ -40,7 +40,7 @@ impl Graph<'_> {
         let is_address = match place - node.start {
             ADDRESS => true,
             // A second count stands in front of it, not an address.
-            ADDRESS_OLD => word(node.start + ADDRESS)? <= u64::from(u32::MAX),
+            ADDRESS_OLD => u32::try_from(word(node.start + ADDRESS)?).is_ok(),
             _ => false,
         };
         let is_used = is_address && word(node.start + COUNTS)? as u32 > 0 && word(place + DEVICE)? as u8 != HOST;
