@@ -60,7 +60,7 @@ impl Python<'_> {
                 let id = thread.wrapping_add(structs.layout.thread_id.into());
                 threads.push(self.memory.word_or_0(id));
                 context_at = context_at.or_else(|| self.find_context(thread));
-                contexts.extend(context_at.map(|at| (thread + at, self.thread_number(id))));
+                contexts.extend(context_at.map(|at| (thread.wrapping_add(at), self.thread_number(id))));
                 if self.layout.frames_are_objects() {
                     self.frame_objects(thread, &mut frames);
                 } else {
@@ -89,7 +89,7 @@ impl Python<'_> {
 
     /// The kernel's number of a thread: behind what `pthread_self` gives, from 3.11 on.
     fn thread_number(&self, id: u64) -> u32 {
-        if self.layout.frames_are_objects() { 0 } else { self.memory.word_or_0(id + 8) as u32 }
+        if self.layout.frames_are_objects() { 0 } else { self.memory.word_or_0(id.wrapping_add(8)) as u32 }
     }
 
     /// The number of the thread with its current context at a place; 0 if it is not known.
