@@ -140,11 +140,7 @@ fn look_once(source: &dyn Source, question: &Question, begin: Instant) -> Result
     if let Ok(pool) = &pool {
         graph.skip(pool.own.iter().copied());
     }
-    let mut by_storage = None;
-    let (blocks, left_out) = chosen(&question.which, pool.as_ref(), || {
-        by_storage = Some(BY_STORAGE.to_owned());
-        graph.storages().into_iter().map(|(address, size_bytes)| Block::at(address, size_bytes)).collect()
-    })?;
+    let (blocks, left_out) = chosen(&question.which, &graph, pool.as_ref())?;
     let deadline = Allowed { work: None, until: begin + Duration::from_secs(PATIENCE_S) }.begin();
     let (mut held, unsearched) = search_all(&graph, &blocks, question.paths, deadline);
     if !question.keys {
@@ -160,7 +156,8 @@ fn look_once(source: &dyn Source, question: &Question, begin: Instant) -> Result
         asked.add(block.size_bytes);
     }
     let mut notes = notes(source, &found, &pointers, &heap, pool.as_ref());
-    notes.extend(by_storage);
+    let is_by_storage = pool.is_err() && !matches!(question.which, Which::These(_));
+    notes.extend(is_by_storage.then(|| BY_STORAGE.to_owned()));
     notes.extend(left_out_text(left_out + unsearched));
     Ok(Holders {
         python: python.map(|python| format!("CPython 3.{}", python.layout.minor)),
@@ -205,11 +202,7 @@ impl Block {
 }
 
 /// The blocks, largest first, and the number of further ones. Without a pool they are those of storages.
-fn chosen(
-    which: &Which,
-    pool: Result<&Pool, &Missing>,
-    storages: impl FnOnce() -> Vec<Block>,
-) -> Result<(Vec<Block>, u64), Refused> {
+fn chosen(which: &Which, graph: &Graph<'_>, pool: Result<&Pool, &Missing>) -> Result<(Vec<Block>, u64), Refused> {
     let refused = |missing: &Missing| match missing {
         Missing::Allocator => Refused::NoPool,
         Missing::Blocks => Refused::NoBlocks,
@@ -218,9 +211,13 @@ fn chosen(
     let live = || match pool {
         Ok(pool) => {
             let live = pool.blocks.iter().filter(|block| block.used_by == UsedBy::Program);
-            Ok(live.map(|block| Block::at(block.address, block.size_bytes)).collect::<Vec<_>>())
+            Ok(live.map(|block| Block::at(block.address, block.size_bytes)).collect())
         }
-        Err(missing) => Some(storages()).filter(|found| !found.is_empty()).ok_or_else(|| refused(missing)),
+        Err(missing) => {
+            let storages = graph.storages().into_iter();
+            let found: Vec<Block> = storages.map(|(address, size_bytes)| Block::at(address, size_bytes)).collect();
+            if found.is_empty() { Err(refused(missing)) } else { Ok(found) }
+        }
     };
     let (mut blocks, limit) = match which {
         Which::All => (live()?, MAX_BLOCKS),

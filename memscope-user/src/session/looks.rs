@@ -213,14 +213,14 @@ pub(super) fn start(
     let looker = Looker { jobs, pace, when: options.looks };
     let (notes, pace) = (reader.notes(), Arc::clone(&looker.pace));
     let pointers = if options.looks == Looks::Failures { FEW_POINTERS } else { POINTERS };
-    let bounds = Bounds { pointers, keys: options.keys };
+    let budget = Budget { scan: SCAN, search: SEARCH, longest: PATIENCE, pointers, keys: options.keys };
     let work = move |post: &mut Post| {
         for job in taken {
             let (begin, at) = (Instant::now(), job.at);
             // What holds the blocks is let go of soon.
             let is_hasty = matches!(at, LookMoment::FailedRequest | LookMoment::Exit);
             priority::give_way(if is_hasty { priority::NORMAL } else { priority::LOW });
-            take(&job, &notes, bounds, &speaker);
+            take(&job, &notes, budget, &speaker);
             heap::give_back();
             pace.lock().unwrap_or_else(PoisonError::into_inner).ended(at, begin.elapsed(), Instant::now());
             drop(job.done);
@@ -239,14 +239,7 @@ fn reason(failure: &OpenError) -> String {
     }
 }
 
-/// What differs between traces.
-#[derive(Clone, Copy)]
-struct Bounds {
-    pointers: usize,
-    keys: bool,
-}
-
-fn take(Job { look, at, processes, .. }: &Job, notes: &ring::Notes, bounds: Bounds, speaker: &Speaker) {
+fn take(Job { look, at, processes, .. }: &Job, notes: &ring::Notes, budget: Budget, speaker: &Speaker) {
     let begin = Instant::now();
     for ToLookAt { pid, places, .. } in processes {
         let send = |note: &Note| notes.send(note_record(monotonic_ns(), 0, note));
@@ -264,8 +257,7 @@ fn take(Job { look, at, processes, .. }: &Job, notes: &ring::Notes, bounds: Boun
             }
         };
         let blocks: Vec<Vec<(u64, u64)>> = places.iter().map(|place| place.blocks.clone()).collect();
-        let Bounds { pointers, keys } = bounds;
-        let budget = Budget { scan: SCAN, search: SEARCH, longest: left, pointers, keys };
+        let budget = Budget { longest: left, ..budget };
         // Memory of a process is hostile, and a trace without holders is better than none.
         match crew::quietly(|| of_places(&process, &blocks, budget)) {
             Some(Ok(found)) => {

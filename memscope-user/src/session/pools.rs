@@ -97,7 +97,18 @@ pub(super) fn start(
 }
 
 fn read(pid: u32, purposes: Purposes, notes: &ring::Notes, speaker: &Speaker, open: &Open) {
-    let found = books_of(pid, purposes, speaker, open);
+    let found = match books_of(pid, purposes) {
+        // The trace has ended meanwhile, and has said that nothing was read.
+        _ if !open.change(|open| open.remove(&pid)) => None,
+        Ok((process, books)) => {
+            report(pid, &books, speaker);
+            Some((process, books))
+        }
+        Err(why) => {
+            why.say(pid, speaker);
+            None
+        }
+    };
     let devices = found.iter().flat_map(|(_, books)| &books.devices);
     let of_pool = devices.map(|device| found_note(pid, device)).chain([Note::PoolRead { pid }]);
     let held = || found.as_ref().into_iter().flat_map(|(process, books)| held_notes(pid, process, books, speaker));
@@ -117,31 +128,35 @@ fn send(notes: &ring::Notes, of_pool: impl Iterator<Item = Note>) {
     notes.send(of_pool.flat_map(|note| note_record(time_ns, 0, &note)).collect());
 }
 
-/// Reads the pool; why there is nothing is said.
-fn books_of(pid: u32, purposes: Purposes, speaker: &Speaker, open: &Open) -> Option<(Process, Books)> {
-    let debug = |why: &str| speaker.debug(format_args!("the pool of process {pid} was not read: {why}"));
-    let process = Process::open(pid).map_err(|failure| debug(&error_chain(&failure)));
-    let Ok(process) = process else {
-        open.change(|open| open.remove(&pid));
-        return None;
-    };
+/// Why there is nothing of a pool.
+enum Missing {
+    /// There is none to read.
+    NoPool(String),
+    /// There is one.
+    Unread(String),
+}
+
+impl Missing {
+    fn say(&self, pid: u32, speaker: &Speaker) {
+        match self {
+            Self::NoPool(why) => speaker.debug(format_args!("the pool of process {pid} was not read: {why}")),
+            Self::Unread(why) => warn(pid, why, speaker),
+        }
+    }
+}
+
+/// Reads the pool.
+fn books_of(pid: u32, purposes: Purposes) -> Result<(Process, Books), Missing> {
+    let process = Process::open(pid).map_err(|failure| Missing::NoPool(error_chain(&failure)))?;
     let parent = process::parent(pid).and_then(|parent| Process::open(parent).ok());
     let budget = BooksBudget { patience: PATIENCE, pass: (purposes != Purposes::Never).then_some(PASS) };
     // Memory of a process is hostile, and a trace without older blocks is better than none.
-    let found = crew::quietly(|| books(&process, parent.as_ref(), budget));
-    if !open.change(|open| open.remove(&pid)) {
-        return None;
+    match crew::quietly(|| books(&process, parent.as_ref(), budget)) {
+        Some(Ok(books)) => Ok((process, books)),
+        Some(Err(why @ (NotRead::NoPool | NotRead::OfParent | NotRead::Gone))) => Err(Missing::NoPool(why.to_string())),
+        Some(Err(why)) => Err(Missing::Unread(why.to_string())),
+        None => Err(Missing::Unread("its memory was not understood".to_owned())),
     }
-    match found {
-        Some(Ok(books)) => {
-            report(pid, &books, speaker);
-            return Some((process, books));
-        }
-        Some(Err(why @ (NotRead::NoPool | NotRead::OfParent | NotRead::Gone))) => debug(&why.to_string()),
-        Some(Err(why)) => warn(pid, &why.to_string(), speaker),
-        None => warn(pid, "its memory was not understood", speaker),
-    }
-    None
 }
 
 /// Nothing if the process has ended, or its memory was not understood: its blocks are of no known purpose.

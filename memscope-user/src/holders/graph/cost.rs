@@ -119,8 +119,8 @@ impl Graph<'_> {
                 | Builtin::Set
                 | Builtin::Descriptor
         );
-        let is_own_way = is_own_way || contexts::is_part(ty.builtin);
-        (16..ty.basic_size).contains(&offset) && !ty.is_of_interpreter() && !is_own_way
+        let has_rules = is_own_way || contexts::is_part(ty.builtin);
+        (16..ty.basic_size).contains(&offset) && !ty.is_of_interpreter() && !has_rules
     }
 }
 

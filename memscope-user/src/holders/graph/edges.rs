@@ -104,9 +104,7 @@ impl Graph<'_> {
         if let Some(into) = offset.checked_sub(python.layout.tuple_items()).filter(|_| ty.is_tuple()) {
             return Some(Edge::Says(Segment::Index(Some(into / 8))));
         }
-        if contexts::is_part(ty.builtin)
-            && let Some(edge) = contexts::edge(python, self, object, ty, step)
-        {
+        if let Some(edge) = contexts::edge(python, self, object, ty, step) {
             return Some(edge);
         }
         match ty.builtin {

@@ -234,11 +234,8 @@ impl Graph<'_> {
 
     /// The dict that a path passes as the globals of a function: all functions of a module have the same.
     fn globals(&self, steps: &[Step]) -> Option<u64> {
-        let python = self.python?;
         let is_globals = |step: &&Step| match &step.parent.kind {
-            Kind::Python { object, ty } if ty.builtin == Builtin::Function => {
-                python.layout.is_function_globals(step.place.wrapping_sub(*object))
-            }
+            Kind::Python { object, ty } => ty.builtin == Builtin::Function && self.is_redundant(*object, ty, step),
             _ => false,
         };
         steps.iter().find(is_globals).map(|step| step.value)

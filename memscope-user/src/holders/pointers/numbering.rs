@@ -11,7 +11,7 @@ const GIB_BITS: u32 = 30;
 const PAGES_PER_GIB: usize = 1 << (GIB_BITS - PAGE.trailing_zeros());
 const WORDS_PER_PAGE: u64 = PAGE / 8;
 const WORD_BITS: u32 = WORDS_PER_PAGE.trailing_zeros();
-/// 256 GiB: our own tables of so many take 0.8 GiB.
+/// 256 GiB: our own tables take 0.8 GiB then.
 pub(super) const MAX_PAGES: usize = 1 << 26;
 /// A list has numbers for this many pages at most: 32 GiB.
 pub(super) const LIST_PAGES: usize = 1 << 23;
@@ -97,7 +97,7 @@ impl Numbering {
         }
     }
 
-    /// All pages are numbered. A list is to have numbers for `list_pages`, if there are bits for so many.
+    /// All pages are numbered. A list has numbers for `list_pages`, or for as many as there are bits for.
     pub(super) fn finish(&mut self, list_pages: usize) {
         // One more than the largest number has to fit, too: ranges end behind it.
         let page_bits = usize::BITS - (self.len + 1).leading_zeros();

@@ -119,7 +119,7 @@ pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits<'_>
         for found in &mut all {
             scope.spawn(|| {
                 for list in &mut found.lists {
-                    scan.unasked.leave_out(scan.numbering, &mut list.packed);
+                    scan.unasked.leave_out(&mut list.packed);
                     list.packed.sort_unstable();
                 }
             });
@@ -213,7 +213,7 @@ impl Scan<'_> {
         let kept = |found: &Found| found.lists.iter().map(|list| list.packed.len()).sum::<usize>();
         let used = |found: &Found| kept(found) + found.device.len() * 2;
         if kept(found) > *tidied + *tidied / 4 + TIDIED_AT_ONCE || used(found) > self.room {
-            found.lists.iter_mut().for_each(|list| self.unasked.leave_out(self.numbering, &mut list.packed));
+            found.lists.iter_mut().for_each(|list| self.unasked.leave_out(&mut list.packed));
             *tidied = kept(found);
         }
         used(found) <= self.room
@@ -239,7 +239,7 @@ impl Scan<'_> {
             let page = self.numbering.number(target);
             if page != 0 {
                 let packed = self.numbering.pack(page, target, from | at as u64);
-                if !self.unasked.is_marked(self.numbering, packed) {
+                if !self.unasked.is_marked(packed) {
                     list.packed.push(packed);
                 }
             } else if word.is_multiple_of(DEVICE_ALIGN) && self.is_device(word) {
@@ -247,7 +247,7 @@ impl Scan<'_> {
             } else if self.types.contains(&word) {
                 let place = address + at as u64 * 8;
                 let before = at.checked_sub(1).map_or(0, |before| u64::from_le_bytes(words[before]));
-                self.unasked.note(self.numbering, place, word, before);
+                self.unasked.note(place, word, before);
                 if word == self.of_type && found.of_type.len() < MAX_OF_TYPE {
                     found.of_type.push(place);
                 }

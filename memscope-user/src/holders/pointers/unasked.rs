@@ -26,7 +26,7 @@ fn is_count(word: u64) -> bool {
 /// knows.
 pub(in crate::holders) type UnaskedType = (u64, u64);
 
-/// Marks of so many words are made together, where there is any.
+/// Words of marks that are made together, where there is any.
 const PIECE: usize = 1 << 11;
 
 /// Marks of places that are not asked for, by the pages in memory.
@@ -34,21 +34,22 @@ const PIECE: usize = 1 << 11;
 pub(super) struct Unasked<'a> {
     /// Sorted.
     types: &'a [UnaskedType],
+    numbering: &'a Numbering,
     marks: Vec<OnceLock<Box<[AtomicU64; PIECE]>>>,
 }
 
 impl<'a> Unasked<'a> {
-    pub(super) fn new(types: &'a [UnaskedType], numbering: &Numbering) -> Self {
+    pub(super) fn new(types: &'a [UnaskedType], numbering: &'a Numbering) -> Self {
         let words = if types.is_empty() { 0 } else { numbering.len() * SLOTS_PER_PAGE as usize / u64::BITS as usize };
-        Self { types, marks: (0..words.div_ceil(PIECE)).map(|_| OnceLock::new()).collect() }
+        Self { types, numbering, marks: (0..words.div_ceil(PIECE)).map(|_| OnceLock::new()).collect() }
     }
 
     /// Marks the place that a word at `place` shows, if it is a type's address; `before` is the word in front of it.
-    pub(super) fn note(&self, numbering: &Numbering, place: u64, word: u64, before: u64) {
+    pub(super) fn note(&self, place: u64, word: u64, before: u64) {
         let Ok(at) = self.types.binary_search_by_key(&word, |(address, _)| *address) else { return };
         let is_object = place % SLOT == 8 && is_count(before);
         let start = place.wrapping_sub(self.types[at].1);
-        let number = numbering.number(start);
+        let number = self.numbering.number(start);
         let word = Self::word_of(number, start);
         if is_object
             && number != 0
@@ -69,15 +70,15 @@ impl<'a> Unasked<'a> {
     }
 
     /// Leaves out the pointers to marked places.
-    pub(super) fn leave_out(&self, numbering: &Numbering, packed: &mut Vec<u64>) {
+    pub(super) fn leave_out(&self, packed: &mut Vec<u64>) {
         if !self.marks.is_empty() {
-            packed.retain(|pointer| !self.is_marked(numbering, *pointer));
+            packed.retain(|pointer| !self.is_marked(*pointer));
         }
     }
 
     #[inline]
-    pub(super) fn is_marked(&self, numbering: &Numbering, packed: u64) -> bool {
-        let (number, offset) = numbering.target(packed);
+    pub(super) fn is_marked(&self, packed: u64) -> bool {
+        let (number, offset) = self.numbering.target(packed);
         if offset % SLOT != 0 {
             return false;
         }

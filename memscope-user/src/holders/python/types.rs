@@ -201,11 +201,9 @@ impl Python<'_> {
         let flags = words[of_type::FLAGS];
         let is_made_by_python = flags >> 9 & 1 == 1;
         let module = (is_made_by_python && !name.contains('.')).then(|| self.module_of(words[of_type::DICT]));
-        let builtin = match Builtin::of_interpreter(&name).filter(|_| !is_made_by_python) {
-            _ if flags >> 31 & 1 == 1 => Builtin::Class,
-            Some(own) => own,
-            None => Builtin::of_name(&name),
-        };
+        let own = Builtin::of_interpreter(&name).filter(|_| !is_made_by_python);
+        let is_class = flags >> 31 & 1 == 1;
+        let builtin = if is_class { Builtin::Class } else { own.unwrap_or_else(|| Builtin::of_name(&name)) };
         let mut found = Type {
             address,
             module: module.flatten().unwrap_or_default(),
