@@ -150,7 +150,15 @@ impl Who {
     pub(crate) fn start(self, attached: bool, visible_devices: Option<&str>) -> Vec<u8> {
         let (pid, command) = (self.pid, "prog".to_owned());
         let visible_devices = visible_devices.map(str::to_owned);
-        self.note(&Note::ProcessStart { pid, parent: 0, attached, command, visible_devices, pid_within: None })
+        self.note(&Note::ProcessStart {
+            pid,
+            parent: 0,
+            attached,
+            command,
+            visible_devices,
+            pid_within: None,
+            device: None,
+        })
     }
 
     pub(crate) fn end(self) -> Vec<u8> {

@@ -3,10 +3,11 @@
 //! `MEMSCOPE_MINDSPORE` names the folder that `./x mindspore` made for a version; it runs these tests.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde::Deserialize;
 
-use crate::harness::tracer::{Run, Tracer, simulation};
+use crate::harness::tracer::{Folder, Run, Target, Tracer, simulation};
 
 /// A moment at which nothing was under way, as `mindspore/workloads/truth.py` writes it.
 #[derive(Clone, Debug, Deserialize)]
@@ -36,47 +37,85 @@ pub struct Block {
     pub size_bytes: u64,
 }
 
-/// Runs a workload under the tracer, with `MindSpore`'s settings of its pool.
-#[must_use]
-pub fn traced(workload: &[&str], settings: &str, options: &[&str]) -> (Run, Vec<Mark>) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("mindspore/workloads").join(workload[0]);
-    let script = script.display().to_string();
-    let mut arguments = vec!["-B", "-W", "ignore", &script];
-    arguments.extend(&workload[1..]);
-    let python = version().join("venv/bin/python");
-    let mut tracer = Tracer::run_program(python, &arguments).option("--json").options(options);
-    let truth = tracer.folder().join("truth");
-    std::fs::create_dir(&truth).expect("folder for the truth");
-    let cann = version().join("cann/latest");
-    let lib = version().join("venv/lib/python3.11/site-packages/mindspore/lib");
-    let places = [
-        cann.join("lib64"),
-        lib.clone(),
-        lib.join("plugin"),
-        lib.join("plugin/ascend"),
-        // Last: one of the simulated libraries has a name of MindSpore's.
-        simulation().join("lib"),
-    ];
-    let places = places.map(|place| place.display().to_string()).join(":");
-    let text = |path: PathBuf| path.display().to_string();
-    for (key, value) in [
-        ("LD_LIBRARY_PATH", places),
-        ("ASCEND_HOME_PATH", text(cann.clone())),
-        ("ASCEND_TOOLKIT_HOME", text(cann.clone())),
-        ("ASCEND_OPP_PATH", text(cann.join("opp"))),
-        ("ASCEND_SIM_CONTENT", "1".to_owned()),
-        ("MS_ALLOC_CONF", settings.to_owned()),
-        ("OMP_NUM_THREADS", "1".to_owned()),
-        // Its complaints about missing parts of CANN, and about blocks unknown to its tracker, are irrelevant.
-        ("GLOG_v", "4".to_owned()),
-        ("TRUTH", text(truth.clone())),
-    ] {
-        tracer = tracer.env(key, value);
+/// A program of `MindSpore`'s, to be run.
+#[derive(Clone, Copy, Debug)]
+pub struct Program<'a> {
+    /// Its script and arguments.
+    pub line: &'a [&'a str],
+    /// `MindSpore`'s settings of its pool.
+    pub settings: &'a str,
+}
+
+impl Program<'_> {
+    /// Runs it under the tracer.
+    #[must_use]
+    pub fn traced(&self, options: &[&str]) -> (Run, Vec<Mark>) {
+        let arguments = self.arguments();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut tracer = Tracer::run_program(python(), &arguments).option("--json").options(options);
+        let truth = tracer.folder().join("truth");
+        std::fs::create_dir(&truth).expect("folder for the truth");
+        for (key, value) in self.variables(&truth) {
+            tracer = tracer.env(key, value);
+        }
+        (tracer.succeed(), marks(&truth))
     }
-    let run = tracer.succeed();
+
+    /// Runs it by itself, up to where it waits for a tracer.
+    #[must_use]
+    pub fn waiting(&self) -> (Target, PathBuf) {
+        let folder = Folder::new();
+        let truth = folder.path().join("truth");
+        std::fs::create_dir(&truth).expect("folder for the truth");
+        let mut command = Command::new(python());
+        command.args(self.arguments()).envs(self.variables(&truth)).current_dir(folder.path());
+        (Target::start_patiently(command, folder, "waiting"), truth)
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("mindspore/workloads").join(self.line[0]);
+        let options = ["-B", "-W", "ignore"].map(str::to_owned);
+        let arguments = self.line[1..].iter().map(|argument| (*argument).to_owned());
+        options.into_iter().chain([script.display().to_string()]).chain(arguments).collect()
+    }
+
+    fn variables(&self, truth: &Path) -> Vec<(&'static str, String)> {
+        let cann = version().join("cann/latest");
+        let lib = version().join("venv/lib/python3.11/site-packages/mindspore/lib");
+        let places = [
+            cann.join("lib64"),
+            lib.clone(),
+            lib.join("plugin"),
+            lib.join("plugin/ascend"),
+            // Last: one of the simulated libraries has a name of MindSpore's.
+            simulation().join("lib"),
+        ];
+        let text = |path: &Path| path.display().to_string();
+        vec![
+            ("LD_LIBRARY_PATH", places.each_ref().map(|place| text(place)).join(":")),
+            ("ASCEND_HOME_PATH", text(&cann)),
+            ("ASCEND_TOOLKIT_HOME", text(&cann)),
+            ("ASCEND_OPP_PATH", text(&cann.join("opp"))),
+            ("ASCEND_SIM_CONTENT", "1".to_owned()),
+            ("ASCEND_SIM_DEVICES", "2".to_owned()),
+            ("MS_ALLOC_CONF", self.settings.to_owned()),
+            ("OMP_NUM_THREADS", "1".to_owned()),
+            // Its complaints about missing parts of CANN, and about blocks unknown to its tracker, are irrelevant.
+            ("GLOG_v", "4".to_owned()),
+            ("TRUTH", text(truth)),
+        ]
+    }
+}
+
+fn python() -> PathBuf {
+    version().join("venv/bin/python")
+}
+
+/// What a program has written at its marks.
+#[must_use]
+pub fn marks(truth: &Path) -> Vec<Mark> {
     let marks = std::fs::read_to_string(truth.join("marks.jsonl")).expect("marks");
-    let marks = marks.lines().map(|line| serde_json::from_str(line).expect("a mark")).collect();
-    (run, marks)
+    marks.lines().map(|line| serde_json::from_str(line).expect("a mark")).collect()
 }
 
 /// The end of a block that is live.

@@ -4,9 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use memscope_tests::harness::holders::{ask, blocks as asked, cases, said, take_absent, wrong};
 use memscope_tests::harness::rows::Row;
-use memscope_tests::harness::tracer::Run;
-use memscope_tests::mindspore::{Mark, blocks, traced};
+use memscope_tests::harness::tracer::{Run, Tracer};
+use memscope_tests::mindspore::{Mark, Program, blocks, marks};
+use memscope_tests::torch::bench::go_on;
+use serde_json::json;
 
 const POOL: &str = "MINDSPORE";
 /// Settings of the pool: none, plain blocks of the driver in place of virtual memory, and the class that lists each block.
@@ -76,7 +79,7 @@ fn mark_of(row: &Row) -> Option<&str> {
 fn figures_of_the_pool() {
     for settings in SETTINGS {
         for seed in ["1", "2"] {
-            let (run, marks) = traced(&["pool.py", seed], settings, &[]);
+            let (run, marks) = Program { line: &["pool.py", seed], settings }.traced(&[]);
             let pid = marks[0].pid;
             let rows = rows_of(&run, pid);
             let mut books = Books::default();
@@ -120,7 +123,7 @@ fn reported(run: &Run, rows: &[Row], peak_bytes: u64) {
 /// Make sure that the rows hold the same blocks as `MindSpore`'s own list: at each address the same sizes, in the same order.
 #[test]
 fn blocks_of_the_tracker() {
-    let (run, marks) = traced(&["pool.py", "3"], "memory_tracker:True", &[]);
+    let (run, marks) = Program { line: &["pool.py", "3"], settings: "memory_tracker:True" }.traced(&[]);
     let mut wanted: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let listed = blocks(&run);
     for block in &listed {
@@ -132,4 +135,117 @@ fn blocks_of_the_tracker() {
         found.entry(row.ptr.expect("an address")).or_default().push(row.number("size"));
     }
     assert_eq!(found, wanted);
+}
+
+/// What was found when the tracer attached, and what came behind it.
+#[derive(Debug, Default)]
+struct Late {
+    live: BTreeMap<u64, u64>,
+    found: usize,
+}
+
+impl Late {
+    fn take(&mut self, row: &Row) {
+        if row.event_type != POOL || !CALLS_OF_BLOCKS.contains(&row.event.as_str()) {
+            return;
+        }
+        // The program has set this one.
+        assert_eq!(row.device, "1", "{row:?}");
+        let addr = row.ptr.expect("an address");
+        if row.event == "MALLOC" {
+            let is_found = row.attr.get("found").is_some_and(|found| found == "true");
+            self.found += usize::from(is_found);
+            assert_eq!(self.live.insert(addr, row.number("size")), None, "{row:?}");
+            // Rows of what was found have the sum with all of it.
+            assert!(is_found || row.number("used") == self.live_bytes(), "{} live: {row:?}", self.live_bytes());
+        } else {
+            assert!(self.live.remove(&addr).is_some(), "a free of no known block: {row:?}");
+        }
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.live.values().sum()
+    }
+}
+
+/// Attaches half-way, and compares at each mark behind. Gives the number of blocks found, or the message that says that they were not.
+fn attached(program: Program<'_>, still: bool) -> Result<usize, String> {
+    const READ: &str = "read the pool of process";
+    const REFUSED: &str = "held at the attach was not found";
+    let (mut target, truth) = program.waiting();
+    let running = Tracer::attach(&[&target]).options(&["--verbose", "--json", "--events=alloc,free"]).start();
+    running.wait_for_message(if still { READ } else { "libmindspore_memory_pool.so: " }, 1);
+    go_on(&truth);
+    assert!(target.wait().success());
+    let run = running.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    if let Some(line) = run.said().lines().find(|line| line.contains(REFUSED)) {
+        return Err(line.to_owned());
+    }
+    let marks = marks(&truth);
+    let mut late = Late::default();
+    let mut left = marks.iter();
+    for row in rows_of(&run, marks[0].pid) {
+        late.take(&row);
+        let Some(name) = mark_of(&row) else { continue };
+        let mark = left.next().expect("a mark of the program");
+        assert_eq!((name, late.live_bytes()), (mark.name.as_str(), mark.allocated_bytes), "{program:?}");
+    }
+    assert!(left.next().is_none() && late.live.is_empty(), "{:?}", late.live);
+    let json = run.json();
+    let of_pool = |found: &&serde_json::Value| found["finding"] == "held" && found["pool"] == POOL;
+    let held: Vec<_> = json["findings"].as_array().expect("findings").iter().filter(of_pool).collect();
+    assert_eq!(held.len(), 1, "{json}");
+    assert_eq!((&held[0]["unseen_bytes"], &held[0]["unknown_frees"]), (&json!(0), &json!(0)), "{}", held[0]);
+    Ok(late.found)
+}
+
+/// What the pool held at the attach is found, on the program's device, and its frees are frees of these blocks.
+#[test]
+fn found_at_the_attach() {
+    for settings in SETTINGS {
+        for seed in ["1", "2"] {
+            let found = attached(Program { line: &["late.py", seed], settings }, true);
+            assert!(found.as_ref().is_ok_and(|found| *found > 10), "{settings} {seed}: {found:?}");
+        }
+    }
+}
+
+/// The same while a thread allocates at full speed: exact, or said to be unknown.
+#[test]
+fn found_at_the_attach_to_a_busy_program() {
+    let seeds: Vec<String> = (1..=8).map(|seed: u32| seed.to_string()).collect();
+    let found: Vec<_> =
+        seeds.iter().map(|seed| attached(Program { line: &["late.py", seed, "busy"], settings: "" }, false)).collect();
+    println!("{found:?}");
+    assert!(found.iter().any(Result::is_ok), "{found:?}");
+}
+
+/// Each holder of a tensor is named as the program names it, and the pool's sums are its own figures.
+#[test]
+fn holders_of_tensors() {
+    for (by, settings) in [("set_device", ""), ("set_context", "enable_vmm:False")] {
+        let (target, _) = Program { line: &["holders.py", by], settings }.waiting();
+        let stdout = target.stdout();
+        let cases = cases(&stdout);
+        let found = ask(target.pid(), &[&asked(&cases)]);
+        let mut wrong = wrong(&cases, &said(&found));
+        let absent = take_absent(&mut wrong);
+        assert!(absent.iter().all(|text| text.starts_with("ring: ")), "{}", absent.join("\n"));
+        assert!(wrong.is_empty(), "{by}: {}", wrong.join("\n"));
+        assert!(cases.len() > 30, "{cases:?}");
+        let figures = stdout.lines().find_map(|line| line.strip_prefix("POOL ")).expect("the pool's figures");
+        let [allocated, reserved, _]: [u64; 3] = serde_json::from_str(figures).expect("figures");
+        let pool = &found["pool"];
+        assert_eq!((&pool["live"]["size_bytes"], &pool["unsure_devices"]), (&json!(allocated), &json!([])), "{pool}");
+        // With virtual memory the runtime has whole pages of it.
+        if settings == "enable_vmm:False" {
+            assert_eq!(pool["size_bytes"], json!(reserved), "{pool}");
+        }
+        let whole = ask(target.pid(), &[]);
+        assert_eq!(whole["asked"]["size_bytes"], json!(allocated), "{whole}");
+        let weights = whole["purposes"].as_array().expect("purposes");
+        let weight = weights.iter().find(|purpose| purpose["held_as"] == "weight").expect("weights");
+        assert_eq!(weight["blocks"], json!(4), "{weight}");
+    }
 }

@@ -44,6 +44,9 @@ pub enum Note {
         /// Its number in its own pid namespace (`NSpid`), if different from that in the tracer's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pid_within: Option<u32>,
+        /// The device that it uses, as it counts them, if that was chosen before the trace and can be read.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device: Option<u32>,
     },
     /// Settings of the process's program; only those that the tracer knows by name are kept.
     Settings {
@@ -168,6 +171,9 @@ pub enum Note {
     PoolFound {
         /// The process.
         pid: u32,
+        /// Event type of the pool; absent, that of `PyTorch`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pool: Option<String>,
         /// Number of the device, as the program counts them.
         device: u32,
         /// Bytes handed out, by the pool's own figure.
@@ -183,6 +189,9 @@ pub enum Note {
     PoolHeld {
         /// The process.
         pid: u32,
+        /// Event type of the pool; absent, that of `PyTorch`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pool: Option<String>,
         /// Number of the device, as the program counts them.
         device: u32,
         /// Addresses of blocks.
@@ -318,11 +327,12 @@ impl Note {
                 let part = |places| Self::LookBegins { look: *look, pid: *pid, at: *at, places };
                 Some((part(front), part(back)))
             }
-            Self::PoolFound { pid, device, used_bytes, reserved_bytes, segments, blocks }
+            Self::PoolFound { pid, pool, device, used_bytes, reserved_bytes, segments, blocks }
                 if segments.len().max(blocks.len()) > 1 =>
             {
                 let part = |segments, blocks| Self::PoolFound {
                     pid: *pid,
+                    pool: pool.clone(),
                     device: *device,
                     used_bytes: *used_bytes,
                     reserved_bytes: *reserved_bytes,
@@ -338,9 +348,9 @@ impl Note {
                     Some((part(segments.clone(), front), part(Vec::new(), back)))
                 }
             }
-            Self::PoolHeld { pid, device, blocks } if blocks.len() > 1 => {
+            Self::PoolHeld { pid, pool, device, blocks } if blocks.len() > 1 => {
                 let (front, back) = in_half(blocks);
-                let part = |blocks| Self::PoolHeld { pid: *pid, device: *device, blocks };
+                let part = |blocks| Self::PoolHeld { pid: *pid, pool: pool.clone(), device: *device, blocks };
                 Some((part(front), part(back)))
             }
             Self::Losses { by } if by.len() > 1 => {

@@ -16,7 +16,7 @@ use super::{
     memory::Memory,
     places::Cut,
     pointers::{Limits, Pointers},
-    pool::{self, Missing, Pool, PoolBlock, UsedBy},
+    pool::{self, Framework, Missing, Pool, PoolBlock, UsedBy},
     python::Python,
     source::Source,
 };
@@ -103,6 +103,8 @@ pub struct Books {
     pub purposes: Option<Purposes>,
     /// Memory was left out, at a bound.
     pub cut: Option<Cut>,
+    /// Whose pool it is.
+    pub framework: Framework,
     /// Its cost.
     pub effort: Effort,
 }
@@ -237,14 +239,15 @@ fn alone(source: &dyn Source, parent: Option<&dyn Source>) -> Result<Books, NotR
     let heap = Heap::of_starts(&memory, &none).ok_or(NotRead::OtherPool)?;
     let graph = Graph::new(&memory, &none, &heap, None);
     let pool = pool_of(&graph, parent)?;
-    Ok(Books { devices: devices(&pool), unsure: pool.unsure, ..Books::default() })
+    Ok(Books { devices: devices(&pool), unsure: pool.unsure, framework: pool.framework, ..Books::default() })
 }
 
 /// The pool, and the purposes of its blocks, by a pass.
 fn whole(source: &dyn Source, parent: Option<&dyn Source>, budget: PassBudget) -> Result<Books, NotRead> {
     let (books, effort) = passed(source, budget, |graph, search| {
         let pool = pool_of(graph, parent)?;
-        let mut books = Books { devices: devices(&pool), unsure: pool.unsure, ..Books::default() };
+        let (devices, framework) = (devices(&pool), pool.framework);
+        let mut books = Books { devices, unsure: pool.unsure, framework, ..Books::default() };
         // A reading that is not proved is made again.
         if books.unsure.is_empty() {
             let of_devices = purposes_of(graph, &books.devices, pool.own, search);

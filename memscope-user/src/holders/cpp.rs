@@ -61,7 +61,9 @@ impl<'a> Classes<'a> {
         }
         let words = self.memory.words(type_info, 2)?;
         let (own_table, name) = (words[0], words[1] & !BY_ADDRESS);
-        if !self.is_constant(own_table) || !self.is_constant(name) {
+        // Linkers without `-z separate-code` put names beside the code.
+        let has_name = self.memory.mapping(name).is_some_and(|mapping| mapping.is_file() && !mapping.writable);
+        if !self.is_constant(own_table) || !(has_name || self.is_constant(name)) {
             return None;
         }
         let name = self.memory.text(name, MAX_MANGLED)?;

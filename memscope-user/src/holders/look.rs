@@ -70,7 +70,7 @@ pub struct Question {
 pub enum Refused {
     /// Blocks of the pool are asked for, and there is no pool.
     #[error(
-        "no pool of torch_npu and no tensor on a device was found in the process; name blocks by --block, or where they are known from by --capture"
+        "no pool of torch_npu or MindSpore and no tensor on a device was found in the process; name blocks by --block, or where they are known from by --capture"
     )]
     NoPool,
     /// There is one, without blocks.

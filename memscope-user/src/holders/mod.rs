@@ -60,7 +60,15 @@ pub use self::{
     live::{OpenError, Process},
     look::{Asked, Question, Refused, Which},
     places::{Budget, Cut, FoundBlock, FoundPlace, FoundPlaces, NotLooked, of_places},
+    pool::Framework,
 };
+
+/// The device of a process, as it counts them, where its framework uses one and says which.
+#[cfg(feature = "trace")]
+#[must_use]
+pub fn device(process: &Process) -> Option<u32> {
+    pool::device(process)
+}
 
 /// Looks for the holders of a block in a process that others have made up.
 #[cfg(feature = "fuzzing")]

@@ -125,7 +125,7 @@ impl Trail {
 
     /// With names that need no explanation: a module of torch keeps its contents in three dicts.
     pub(super) fn tidy(mut self) -> Self {
-        const DICTS: [&str; 3] = ["_modules", "_parameters", "_buffers"];
+        const DICTS: [&str; 5] = ["_modules", "_parameters", "_buffers", "_cells", "_params"];
         let mut tidied: Vec<Segment> = Vec::with_capacity(self.segments.len());
         for segment in self.segments {
             let is_in_dict = matches!(tidied.last(), Some(Segment::Attribute(name)) if DICTS.contains(&name.as_str()));

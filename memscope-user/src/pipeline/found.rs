@@ -44,6 +44,8 @@ impl Meanwhile {
 /// What a pool holds on a device, as its books say.
 #[derive(Debug)]
 struct Books {
+    /// Event type of a pool that is not `PyTorch`'s.
+    pool: Option<String>,
     /// In the program's numbering.
     device: u32,
     used_bytes: u64,
@@ -61,9 +63,9 @@ impl Pipeline {
                     process.pool_is_read(true);
                 }
             }
-            Note::PoolHeld { pid, device, blocks } => {
+            Note::PoolHeld { pid, pool, device, blocks } => {
                 if let Some(process) = self.processes.get_mut(&pid) {
-                    process.held(At::new(time_ns, pid), device, &blocks, &mut self.shared);
+                    process.held(At::new(time_ns, pid), pool.as_deref(), device, &blocks, &mut self.shared);
                 }
             }
             Note::PoolRead { pid } => {
@@ -71,8 +73,8 @@ impl Pipeline {
                     process.pool_is_read(false);
                 }
             }
-            Note::PoolFound { pid, device, used_bytes, reserved_bytes, segments, blocks } => {
-                let books = Books { device, used_bytes, reserved_bytes, segments, blocks };
+            Note::PoolFound { pid, pool, device, used_bytes, reserved_bytes, segments, blocks } => {
+                let books = Books { pool, device, used_bytes, reserved_bytes, segments, blocks };
                 if let Some(process) = self.processes.get_mut(&pid) {
                     process.found(At::new(time_ns, pid), &books, &mut self.shared);
                 }
@@ -89,21 +91,21 @@ impl Process {
     }
 
     /// Purposes of blocks are known: of those that were found, and of those that will be.
-    fn held(&mut self, at: At, device: u32, blocks: &[(u64, HeldAs)], shared: &mut Shared) {
+    fn held(&mut self, at: At, pool: Option<&str>, device: u32, blocks: &[(u64, HeldAs)], shared: &mut Shared) {
         let home = self.home_mut();
         if let Some(meanwhile) = &mut home.meanwhile {
             let room = MAX_NAMED.saturating_sub(meanwhile.held_as.len());
             meanwhile.held_as.extend(blocks.iter().take(room).map(|(addr, held_as)| ((device, *addr), *held_as)));
             return;
         }
-        if let Some(pool) = shared.backend.pool_of_operators(PoolOperators::Torch) {
+        if let Some(pool) = pool_of(pool, shared) {
             Turn::of_no_call(at, home, shared).held(pool, device, blocks);
         }
     }
 
     /// The pool's books were read.
     fn found(&mut self, at: At, books: &Books, shared: &mut Shared) {
-        let Some(pool) = shared.backend.pool_of_operators(PoolOperators::Torch) else { return };
+        let Some(pool) = pool_of(books.pool.as_deref(), shared) else { return };
         // Of a pool of which no reports are taken, blocks would never end.
         if self.ignores(pool) {
             return;
@@ -117,6 +119,14 @@ impl Process {
     }
 }
 
+/// The pool of this event type; without one, that of `PyTorch`.
+fn pool_of(event_type: Option<&str>, shared: &Shared) -> Option<Pool> {
+    match event_type {
+        Some(event_type) => shared.backend.pool_of_event_type(event_type),
+        None => shared.backend.pool_of_operators(PoolOperators::Torch),
+    }
+}
+
 impl Turn<'_> {
     fn find_all(&mut self, pool: Pool, books: &Books, meanwhile: &Meanwhile) {
         let device = self.device_or_own(Some(books.device));
@@ -125,19 +135,32 @@ impl Turn<'_> {
             let new = NewBlock::of_pool(driver, device, *addr, *size_bytes);
             self.find(Key::Driver(*addr), &NewBlock { api: AllocApi::Alloc, ..new }, None, None, meanwhile);
         }
-        let read = PoolTotals {
-            used_bytes: Some(books.used_bytes),
-            reserved_bytes: Some(books.reserved_bytes),
-            active_bytes: books.used_bytes,
-        };
         // That they are found changes nothing of what the pool has handed out.
-        let totals = meanwhile.totals.get(&(pool, device)).copied().unwrap_or(read);
+        let totals = meanwhile.totals.get(&(pool, device)).copied();
+        let totals = totals.unwrap_or_else(|| self.totals_of(pool, device, books, meanwhile));
         for (addr, size_bytes, requested_bytes) in &books.blocks {
             let requested_bytes = *requested_bytes;
             let new = NewBlock { requested_bytes, ..NewBlock::of_pool(pool, device, *addr, *size_bytes) };
             let held_as = meanwhile.held_as.get(&(books.device, *addr)).copied();
             self.find(Key::Pool(pool, *addr), &new, Some(totals), held_as, meanwhile);
         }
+    }
+
+    /// A pool's sums as its calls will report them: without reports they are those of the known blocks.
+    fn totals_of(&self, pool: Pool, device: Device, books: &Books, meanwhile: &Meanwhile) -> PoolTotals {
+        if books.pool.is_none() {
+            let (used_bytes, reserved_bytes) = (Some(books.used_bytes), Some(books.reserved_bytes));
+            return PoolTotals { used_bytes, reserved_bytes, active_bytes: books.used_bytes };
+        }
+        let is_new = |addr: u64| !self.is_known(Key::Pool(pool, addr), meanwhile);
+        let new = books.blocks.iter().filter(|(addr, ..)| is_new(*addr)).map(|(_, size_bytes, _)| *size_bytes);
+        let used_bytes = new.fold(self.home.blocks.used_bytes(pool, device), u64::saturating_add);
+        PoolTotals { used_bytes: Some(used_bytes), reserved_bytes: None, active_bytes: used_bytes }
+    }
+
+    /// Calls have said what is under this key.
+    fn is_known(&self, key: Key, meanwhile: &Meanwhile) -> bool {
+        meanwhile.named.contains(&key) || self.home.blocks.contains(key)
     }
 
     /// A block is in the books: it is found unless calls say what it is.
@@ -149,8 +172,7 @@ impl Turn<'_> {
         held_as: Option<HeldAs>,
         meanwhile: &Meanwhile,
     ) {
-        let is_known = meanwhile.named.contains(&key) || self.home.blocks.contains(key);
-        if !is_known && new.addr != 0 && new.size_bytes > 0 {
+        if !self.is_known(key, meanwhile) && new.addr != 0 && new.size_bytes > 0 {
             self.put_found(key, new, totals, held_as);
         }
     }

@@ -426,11 +426,11 @@ impl Pipeline {
 
     fn apply_note(&mut self, time_ns: u64, note: Note) {
         match note {
-            Note::ProcessStart { pid, parent, attached, command, visible_devices, pid_within } => {
+            Note::ProcessStart { pid, parent, attached, command, visible_devices, pid_within, device } => {
                 let start = ProcessStart { parent, attached, command: command.into(), pid_within };
                 let at = At::new(time_ns, pid);
                 if let Some((process, shared)) = self.process(pid) {
-                    process.started(at, start, visible_devices.as_deref(), shared);
+                    process.started(at, start, visible_devices.as_deref(), device, shared);
                 }
             }
             Note::Settings { pid, settings } => {

@@ -95,10 +95,21 @@ impl Process {
         &self.home.blocks
     }
 
-    /// The process joins the trace, or is known better.
-    pub(super) fn started(&mut self, at: At, start: ProcessStart, visible: Option<&str>, shared: &mut Shared) {
+    /// The process joins the trace, or is known better. `device`: what it uses, as it counts them, if that was chosen before.
+    pub(super) fn started(
+        &mut self,
+        at: At,
+        start: ProcessStart,
+        visible: Option<&str>,
+        device: Option<u32>,
+        shared: &mut Shared,
+    ) {
         self.home.attached = start.attached;
-        self.home.devices.see(visible.and_then(visible_devices).unwrap_or_default());
+        let devices = &mut self.home.devices;
+        devices.see(visible.and_then(visible_devices).unwrap_or_default());
+        if let Some(device) = device {
+            devices.know(devices.physical(device));
+        }
         let mut turn = Turn::of_no_call(at, &mut self.home, shared);
         turn.report(Device::None, EventKind::ProcessStart(start), true);
     }

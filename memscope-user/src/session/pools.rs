@@ -13,7 +13,7 @@ use crate::{
     capture::{Note, note_record},
     crew::{self, Crew, Post},
     error_chain,
-    holders::{self, Books, BooksBudget, DeviceBooks, Effort, NotRead, PassBudget, Process, books},
+    holders::{self, Books, BooksBudget, DeviceBooks, Effort, Framework, NotRead, PassBudget, Process, books},
     os::{clock::monotonic_ns, priority, process},
     ring::{self, Reader},
     text::numbers::counted,
@@ -38,6 +38,12 @@ pub(super) enum Purposes {
     Later,
     /// Blocks are reported with them: rows have owners.
     First,
+}
+
+/// Device of a process that was running before, as it counts them, where a framework with one device has chosen it.
+pub(super) fn device(pid: u32) -> Option<u32> {
+    // Memory of a process is hostile.
+    crew::quietly(|| Process::open(pid).ok().and_then(|process| holders::device(&process))).flatten()
 }
 
 /// Has pools read.
@@ -109,8 +115,10 @@ fn read(pid: u32, purposes: Purposes, notes: &ring::Notes, speaker: &Speaker, op
             None
         }
     };
-    let devices = found.iter().flat_map(|(_, books)| &books.devices);
-    let of_pool = devices.map(|device| found_note(pid, device)).chain([Note::PoolRead { pid }]);
+    let notes_of = |books: &Books| -> Vec<Note> {
+        books.devices.iter().map(|device| found_note(pid, books.framework, device)).collect()
+    };
+    let of_pool = found.iter().flat_map(|(_, books)| notes_of(books)).chain([Note::PoolRead { pid }]);
     let held = || found.as_ref().into_iter().flat_map(|(process, books)| held_notes(pid, process, books, speaker));
     match purposes {
         Purposes::Never => send(notes, of_pool),
@@ -166,13 +174,23 @@ fn held_notes(pid: u32, process: &Process, books: &Books, speaker: &Speaker) -> 
     let known: usize = purposes.of_devices.iter().map(|(_, held_as)| held_as.len()).sum();
     let (known, cost) = (counted(known as u64, "block"), cost(purposes.effort));
     speaker.debug(format_args!("found the purposes of {known} of process {pid}; {cost}"));
-    purposes.of_devices.into_iter().map(|(device, blocks)| Note::PoolHeld { pid, device, blocks }).collect()
+    let held = |(device, blocks)| Note::PoolHeld { pid, pool: pool_name(books.framework), device, blocks };
+    purposes.of_devices.into_iter().map(held).collect()
 }
 
-fn found_note(pid: u32, books: &DeviceBooks) -> Note {
+/// Event type of a framework's pool.
+fn pool_name(framework: Framework) -> Option<String> {
+    match framework {
+        Framework::Torch => None,
+        Framework::MindSpore => Some("MINDSPORE".to_owned()),
+    }
+}
+
+fn found_note(pid: u32, framework: Framework, books: &DeviceBooks) -> Note {
     let DeviceBooks { device, used_bytes, reserved_bytes, ref segments, ref blocks, .. } = *books;
     let blocks = blocks.iter().map(|block| (block.address, block.size_bytes, block.requested_bytes)).collect();
-    Note::PoolFound { pid, device, used_bytes, reserved_bytes, segments: segments.clone(), blocks }
+    let pool = pool_name(framework);
+    Note::PoolFound { pid, pool, device, used_bytes, reserved_bytes, segments: segments.clone(), blocks }
 }
 
 fn report(pid: u32, books: &Books, speaker: &Speaker) {

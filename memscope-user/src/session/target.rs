@@ -9,7 +9,7 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{Shared, TraceError, log::Speaker, operators, text::library_names};
+use super::{Shared, TraceError, log::Speaker, operators, pools, text::library_names};
 use crate::{
     capture::{LossCount, Note},
     follow::{Change, Follow, expected_libraries, mstx_tool::MstxTool},
@@ -248,7 +248,8 @@ impl Target {
 pub(super) fn change_note(change: Change) -> Note {
     match change {
         Change::Started { pid, parent, attached, command, visible_devices, pid_within } => {
-            Note::ProcessStart { pid, parent, attached, command, visible_devices, pid_within }
+            let device = attached.then(|| pools::device(pid)).flatten();
+            Note::ProcessStart { pid, parent, attached, command, visible_devices, pid_within, device }
         }
         Change::Set { pid, settings } => Note::Settings { pid, settings },
         Change::Ended { pid } => Note::ProcessEnd { pid },

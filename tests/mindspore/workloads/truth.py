@@ -6,6 +6,7 @@ with the text `truth NAME`, so that it stands among the rows, and no clocks need
 import ctypes
 import json
 import os
+import time
 
 import mindspore
 
@@ -35,3 +36,10 @@ def mark(name):
     line = {"name": name, "pid": os.getpid(), "allocated_bytes": allocated, "reserved_bytes": reserved}
     marks.write(json.dumps(line | {"max_allocated_bytes": max_allocated}) + "\n")
     marks.flush()
+
+
+def wait_for_tracer():
+    """Says that a tracer may attach, and goes on when the file `go` is there."""
+    print("waiting", flush=True)
+    while not os.path.exists(os.path.join(FOLDER, "go")):
+        time.sleep(0.02)

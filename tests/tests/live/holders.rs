@@ -118,7 +118,8 @@ fn refusals() {
     let target = start(&newest.path, &[]);
     let no_pool = text(target.pid(), &[]);
     assert!(
-        no_pool.contains("no pool of torch_npu and no tensor on a device was found") && no_pool.contains("--block"),
+        no_pool.contains("no pool of torch_npu or MindSpore and no tensor on a device was found")
+            && no_pool.contains("--block"),
         "{no_pool}"
     );
     let none = text(0x3fff_ffff, &["--block=0x1000"]);

@@ -276,7 +276,8 @@ fn member_edge(class: &str, step: &Step, below: Option<&Step>) -> Edge {
         let name = if rules::is_gradient(step) { "grad" } else { "_base" };
         return Edge::Says(Segment::Attribute(name.to_owned()));
     }
-    if rules::is_storage(class) || rules::is_tensor(class) || rules::is_autograd_meta(class) {
+    let is_of_tensor = rules::is_storage(class) || rules::is_tensor(class) || rules::is_autograd_meta(class);
+    if is_of_tensor || rules::is_mindspore_part(class) {
         return Edge::Nothing;
     }
     Edge::Says(Segment::Object(short_class(class).to_owned()))
@@ -285,8 +286,7 @@ fn member_edge(class: &str, step: &Step, below: Option<&Step>) -> Edge {
 /// The name of a class: that of what a `std::shared_ptr` counts for the block that it counts in, and of autograd's functions without their
 /// namespaces.
 fn short_class(class: &str) -> &str {
-    let counted = class.strip_prefix("std::_Sp_counted_").and_then(|rest| rest.split_once('<'));
-    let class = counted.map_or(class, |(_, rest)| rest.split([',', '*', '>']).next().unwrap_or(rest));
+    let class = rules::counted(class);
     if rules::is_autograd(class) { class.rsplit("::").next().unwrap_or(class) } else { class }
 }
 

@@ -8,7 +8,7 @@ use super::{Kind, Step, edges::Segment, rules};
 use crate::model::HeldAs;
 
 /// Where a module keeps its tensors.
-const OF_MODULE: [&str; 2] = ["_parameters", "_buffers"];
+const OF_MODULE: [&str; 3] = ["_parameters", "_buffers", "_params"];
 /// Attributes of caches of keys and values.
 const OF_CACHE: [&str; 4] = ["kv_cache", "kv_caches", "key_cache", "value_cache"];
 /// Its classes hold such caches, and nothing else on a device.
@@ -18,7 +18,10 @@ const NEAR: usize = 4;
 
 /// The purpose that a path shows; `segments` is its name from the root on, with each dict of a module.
 pub(super) fn of(steps: &[Step], segments: &[Segment]) -> Option<HeldAs> {
-    let tensor = steps.iter().position(|step| step.parent.class().is_some_and(rules::is_tensor))?;
+    // That of `MindSpore` may be a part of what stands for it.
+    let is_tensor = |step: &Step| step.parent.class().is_some_and(rules::is_mindspore_tensor);
+    let tensor = steps.iter().position(|step| step.parent.class().is_some_and(rules::is_tensor) || is_tensor(step))?;
+    let tensor = tensor + steps[tensor + 1..].iter().take_while(|step| is_tensor(step)).count();
     let outer = &steps[tensor + 1..];
     match of_tensor(outer) {
         OfTensor::Purpose(held_as) => return Some(held_as),

@@ -36,6 +36,46 @@ pub(super) fn is_tensor(class: &str) -> bool {
     class.ends_with("TensorImpl")
 }
 
+/// What of `MindSpore`'s has a device's memory: `PointerRefCount` in 2.7, `DevicePointer` in 2.10.
+const MINDSPORE_MEMORY: [&str; 2] = ["mindspore::PointerRefCount", "mindspore::DevicePointer"];
+/// What leads there from Python's tensor, which has its C++ part inside: a result that may not be there yet, the tensor, its address.
+const MINDSPORE_PARTS: [&str; 5] = [
+    STUB,
+    MINDSPORE_TENSOR,
+    "mindspore::device::DeviceAddress",
+    "mindspore::device::ascend::AscendDeviceAddress",
+    "mindspore::AddressCommon",
+];
+const STUB: &str = "mindspore::stub::StubNode";
+const MINDSPORE_TENSOR: &str = "mindspore::tensor::Tensor";
+
+/// What a class is without `std::shared_ptr`'s, which counts in the same block.
+pub(super) fn counted(class: &str) -> &str {
+    let counted = class.strip_prefix("std::_Sp_counted_").and_then(|rest| rest.split_once('<'));
+    counted.map_or(class, |(_, rest)| rest.split([',', '*', '>']).next().unwrap_or(rest))
+}
+
+/// Whether a `std::shared_ptr` counts in the same block.
+pub(super) fn is_shared(class: &str) -> bool {
+    class.starts_with("std::_Sp_counted_ptr_inplace<")
+}
+
+/// Whether an object has memory of a device, as its owner.
+pub(super) fn has_memory(class: &str) -> bool {
+    is_storage(class) || MINDSPORE_MEMORY.contains(&counted(class))
+}
+
+/// Whether an object is a part of a tensor of `MindSpore`.
+pub(super) fn is_mindspore_part(class: &str) -> bool {
+    let class = counted(class);
+    MINDSPORE_PARTS.contains(&class) || MINDSPORE_MEMORY.contains(&class)
+}
+
+/// Whether it is what Python's object has inside.
+pub(super) fn is_mindspore_tensor(class: &str) -> bool {
+    [STUB, MINDSPORE_TENSOR].contains(&counted(class))
+}
+
 /// Autograd's data of a tensor, that of views too: it belongs to its tensor alone (`c10::TensorImpl::autograd_meta_`).
 pub(super) fn is_autograd_meta(class: &str) -> bool {
     class.ends_with("AutogradMeta") || is_view_meta(class)
@@ -118,7 +158,8 @@ impl Graph<'_> {
             return false;
         }
         // Its first word is a flag, with seven bytes behind it that are not cleared (`c10::MaybeOwned`).
-        if is_python_tensor(ty) && child.class().is_some_and(|class| !is_tensor(class)) {
+        let may_be_flag = |class| !is_tensor(class) && !is_mindspore_tensor(class);
+        if is_python_tensor(ty) && child.class().is_some_and(may_be_flag) {
             return false;
         }
         let offset = place.wrapping_sub(object);

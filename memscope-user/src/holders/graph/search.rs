@@ -276,9 +276,9 @@ pub(super) fn may_have_address(step: &Step) -> bool {
     }
 }
 
-/// Whether a storage has the word.
+/// Whether a storage has the word, or what other frameworks have in place of it.
 fn is_of_tensor(step: &Step) -> bool {
-    step.parent.class().is_some_and(rules::is_storage)
+    step.parent.class().is_some_and(rules::has_memory)
 }
 
 /// The object in a variable of a running function: functions pass it on to those that they call.

@@ -1,20 +1,23 @@
-//! The blocks of a framework's caching allocator, out of its own structures, without offsets of any version.
+//! The blocks of a framework's pool, out of its own structures.
 //!
-//! [`devices`] finds the allocators of the devices behind the one exported variable, [`downwards`] the descriptions of live
+//! Those of a caching allocator of `PyTorch` are found without offsets of any version: [`devices`] finds the allocators of the devices behind the one exported variable, [`downwards`] the descriptions of live
 //! blocks in their tables, [`layout`] the fields of a block, by properties that only a list of neighbours has, [`trees`] the
 //! free blocks, [`private`] the pools of captured graphs, and [`reading`] reads all of it again until the result is of one
-//! moment, as the allocator's own sums prove.
+//! moment, as the allocator's own sums prove. [`mindspore`] does all of it for the pool of that framework.
 
 mod devices;
 mod downwards;
 mod layout;
 #[cfg(test)]
 pub(super) mod made;
+mod mindspore;
 mod private;
 mod reading;
 #[cfg(test)]
 mod tests;
 mod trees;
+
+use std::time::Duration;
 
 use self::{
     devices::Device,
@@ -30,6 +33,8 @@ const MAX_BLOCKS: usize = 1 << 20;
 const DESCRIPTION_BYTES: std::ops::RangeInclusive<u64> = 96..=1024;
 /// Most groups of equal blocks that are tried.
 const MAX_GROUPS: usize = 16;
+/// Longest time of reading one device.
+const PATIENCE: Duration = Duration::from_millis(300);
 /// The small pool's blocks have at most this size.
 const MAX_SMALL_BYTES: u64 = 1 << 20;
 
@@ -55,12 +60,22 @@ pub(super) struct PoolBlock {
     pub(super) stream: u64,
     /// Start of its segment.
     pub(super) segment: u64,
-    /// The segment can grow: it is address space, parts of which have memory.
+    /// The segment is no block of the driver: address space, parts of which have memory, or a part of a larger block.
     pub(super) is_expandable: bool,
     pub(super) is_small: bool,
     /// Number of its pool, where that is one of its own, such as a captured graph has: else 0 and 0.
     pub(super) private: (u64, u64),
     pub(super) device: u32,
+}
+
+/// A framework that has a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Framework {
+    /// `PyTorch`, with the caching allocator of a backend.
+    #[default]
+    Torch,
+    /// `MindSpore`.
+    MindSpore,
 }
 
 /// The pool of a process.
@@ -78,6 +93,7 @@ pub(super) struct Pool {
     pub(super) devices: usize,
     /// Devices with a reading that is not proved to be of one moment.
     pub(super) unsure: Vec<u32>,
+    pub(super) framework: Framework,
 }
 
 /// Why there is no pool.
@@ -93,16 +109,31 @@ pub(super) enum Missing {
 
 /// Whether a library is mapped that has a known pool.
 pub(super) fn is_mapped(source: &dyn Source) -> bool {
-    devices::libraries(source).next().is_some()
+    devices::libraries(source).next().is_some() || mindspore::is_mapped(source)
+}
+
+/// The device of a process whose framework uses one.
+pub(super) fn device(source: &dyn Source) -> Option<u32> {
+    mindspore::is_mapped(source).then(|| mindspore::device(source)).flatten()
 }
 
 /// Whether it has allocators of devices.
 pub(super) fn is_started(graph: &Graph<'_>) -> bool {
-    devices::find(graph).is_ok()
+    devices::find(graph).is_ok() || mindspore::object(graph).is_ok()
 }
 
 /// Reads the pool of a process.
 pub(super) fn find(graph: &Graph<'_>) -> Result<Pool, Missing> {
+    match of_torch(graph) {
+        Err(missing @ (Missing::Allocator | Missing::Blocks)) => mindspore::find(graph).map_err(|other| match other {
+            Missing::Allocator => missing,
+            Missing::Blocks | Missing::Sense => other,
+        }),
+        found => found,
+    }
+}
+
+fn of_torch(graph: &Graph<'_>) -> Result<Pool, Missing> {
     let mut allocator = devices::find(graph)?;
     for device in &mut allocator.devices {
         device.privates = private::find(graph, device);

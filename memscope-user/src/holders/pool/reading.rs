@@ -1,10 +1,10 @@
 //! All blocks of a device at one moment, without stopping the process: they are read again until their sums are the
 //! allocator's own, and as many are free as its trees have nodes.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{
-    MAX_BLOCKS, Owners, UsedBy,
+    MAX_BLOCKS, Owners, PATIENCE, UsedBy,
     devices::Device,
     layout::{Fields, Rows, SIZE_STEP, byte, stream},
     trees::{self, Header},
@@ -14,8 +14,6 @@ use crate::{
     holders::{graph::Graph, heap::Block, source::ADDRESS_END, source::Source},
 };
 
-/// Longest time of reading one device.
-const PATIENCE: Duration = Duration::from_millis(300);
 const MIN_TRIES: u32 = 2;
 const MAX_TRIES: u32 = 200;
 /// Times that neighbours which were not known are followed, in one reading.

@@ -10,7 +10,11 @@ use crate::{
 };
 
 const HEADER_WORDS: usize = 5;
-const NODE_WORDS: usize = 5;
+/// The value's word in a node of a set, ...
+const VALUE_WORD: usize = 4;
+/// ... and in one of a map, with a key of one word.
+pub(super) const MAPPED_WORD: usize = 5;
+const NODE_WORDS: usize = VALUE_WORD + 1;
 /// Most nodes of a tree.
 const MAX_NODES: u64 = 1 << 20;
 /// Largest distance, in words, of headers from the pool that blocks point at.
@@ -87,6 +91,12 @@ pub(super) fn headers(words: &[u64], start: u64, pools: &[u64]) -> Vec<Header> {
     found
 }
 
+/// All headers of trees in the words of an object, and where they are.
+pub(super) fn all_headers(words: &[u64], start: u64) -> Vec<(u64, Header)> {
+    let headers = (start..).step_by(8).zip(words.windows(HEADER_WORDS));
+    headers.filter_map(|(at, words)| Some((at, header_at(words, at)?))).collect()
+}
+
 fn header_at(words: &[u64], address: u64) -> Option<Header> {
     let [colour, root, left, right, count] = *words else { return None };
     let is_empty = root == 0 && left == address && right == address && count == 0;
@@ -98,18 +108,24 @@ fn header_at(words: &[u64], address: u64) -> Option<Header> {
 
 /// The blocks that the nodes of trees name, read level by level and as close together in time as possible.
 pub(super) fn blocks_now(source: &dyn Source, headers: &[Header]) -> Vec<u64> {
+    values_now(source, headers, VALUE_WORD)
+}
+
+/// The same of trees with the value at another word of their nodes.
+pub(super) fn values_now(source: &dyn Source, headers: &[Header], value: usize) -> Vec<u64> {
     let mut level: Vec<u64> = headers.iter().map(|header| header.root).filter(|root| *root != 0).collect();
     let mut blocks = Vec::new();
     for _ in 0..MAX_DEPTH {
         if level.is_empty() || blocks.len() as u64 > MAX_NODES {
             break;
         }
-        let bytes = source.read_pieces(&level, NODE_WORDS * 8);
+        let node_bytes = (value + 1) * 8;
+        let bytes = source.read_pieces(&level, node_bytes);
         let mut next = Vec::new();
-        for node in bytes.as_chunks::<{ NODE_WORDS * 8 }>().0 {
+        for node in bytes.chunks_exact(node_bytes) {
             let (words, _) = node.as_chunks();
             let word = |at: usize| words.get(at).map_or(0, |word| u64::from_le_bytes(*word));
-            blocks.extend(Some(word(4)).filter(|block| is_heap(*block)));
+            blocks.extend(Some(word(value)).filter(|block| is_heap(*block)));
             next.extend([word(2), word(3)].into_iter().filter(|child| is_heap(*child)));
         }
         next.truncate(1 << 16);

@@ -22,6 +22,7 @@ fn is_read(time_ns: u64) -> Vec<u8> {
 fn found(time_ns: u64, segments: &[(u64, u64)], blocks: &[(u64, u64)]) -> Vec<u8> {
     let note = Note::PoolFound {
         pid: 7,
+        pool: None,
         device: 1,
         used_bytes: USED,
         reserved_bytes: RESERVED,
@@ -75,7 +76,7 @@ fn found_blocks_end_as_others_do() {
 #[test]
 fn purposes_of_found_blocks() {
     let held = |device, blocks: &[(u64, HeldAs)]| {
-        note_record(4, 0, &Note::PoolHeld { pid: 7, device, blocks: blocks.to_vec() })
+        note_record(4, 0, &Note::PoolHeld { pid: 7, pool: None, device, blocks: blocks.to_vec() })
     };
     let records = [
         start(1),
@@ -113,7 +114,7 @@ fn purposes_of_found_blocks() {
 #[test]
 fn purposes_come_later() {
     let held = |time_ns, blocks: &[(u64, HeldAs)]| {
-        note_record(time_ns, 0, &Note::PoolHeld { pid: 7, device: 1, blocks: blocks.to_vec() })
+        note_record(time_ns, 0, &Note::PoolHeld { pid: 7, pool: None, device: 1, blocks: blocks.to_vec() })
     };
     let all = [0x1000, 0x2000, 0x3000, 0x4000].map(|addr| (addr, HeldAs::KvCache));
     let records = [
@@ -341,4 +342,46 @@ proptest! {
         prop_assert_eq!(live, program.books());
         prop_assert!(unknown <= usize::from(torn), "{unknown}");
     }
+}
+
+/// A pool that reports no sums has those of its known blocks, and its purposes go to its own blocks.
+#[test]
+fn pools_without_reports() {
+    let pool = || Some("MINDSPORE".to_owned());
+    let blocks = vec![(0x1000, 512, None), (0x2000, 1024, None)];
+    let found = Note::PoolFound {
+        pid: 7,
+        pool: pool(),
+        device: 1,
+        used_bytes: 99,
+        reserved_bytes: 9999,
+        segments: vec![],
+        blocks,
+    };
+    let held = Note::PoolHeld { pid: 7, pool: pool(), device: 1, blocks: vec![(0x2000, HeldAs::Weight)] };
+    let records =
+        [start(1), asked(2), malloc(3, 0x1000, 600), note_record(4, 0, &found), is_read(4), note_record(5, 0, &held)];
+    let all = events(&records);
+    let lines: Vec<String> = all
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::Alloc(Alloc { block, total_bytes, .. }) => {
+                Some(format!("{} {total_bytes:?} {}", block.pool.event_type(), line(event)))
+            }
+            EventKind::Looked(look) => match &look.outcome {
+                Looked::Found(found) => Some(format!("{} {:?}", found.pool.event_type(), found.blocks)),
+                _ => None,
+            },
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "PTA Some(1048576) 3 7 npu5 alloc 1000+512 used 600 step 0",
+            "MINDSPORE None 4 7 npu5 found 1000+512 used 1536 step 0",
+            "MINDSPORE None 4 7 npu5 found 2000+1024 used 1536 step 0",
+            "MINDSPORE [FoundPurpose { number: 3, size_bytes: 1024, held_as: Weight }]",
+        ]
+    );
 }
