@@ -46,6 +46,17 @@ fn every_holder_by_its_path() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Makes sure that the same is said where threads have no caches of freed blocks, as before glibc 2.26: these lie in the bins alone.
+#[test]
+fn every_holder_without_caches_of_threads() {
+    const NO_CACHES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
+    let pythons = interpreters();
+    let mut wrong: Vec<String> = pythons.iter().flat_map(|python| wrong_of(python, &[NO_CACHES])).collect();
+    let newest = pythons.last().expect("an interpreter");
+    wrong.extend(wrong_of(newest, &[NO_CACHES, ("PYTHONMALLOC", "malloc")]));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// Makes sure that the same is said where another allocator is preloaded, also if all of Python's objects are its blocks.
 #[test]
 fn every_holder_with_other_allocators() {
