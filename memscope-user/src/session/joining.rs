@@ -11,6 +11,9 @@ use crate::{
     probes::{CallKind, PoolCall},
 };
 
+/// Calls that report the end of a pool's blocks.
+const REPORTS: [PoolCall; 2] = [PoolCall::Report, PoolCall::Free];
+
 impl Loop {
     /// Puts a running process into the trace.
     pub(super) fn add(&mut self, pid: u32) -> Result<(), KernelError> {
@@ -26,7 +29,7 @@ impl Loop {
         target.follow.attach(&mut target.kernel, pid, note)?;
         // From here on no call is missed. Of a pool of which no reports come, nothing that is found would ever end.
         if let Some(pools) = &side.pools
-            && target.follow.libraries().places(CallKind::Pool(PoolCall::Report))
+            && REPORTS.iter().any(|call| target.follow.libraries().places(CallKind::Pool(*call)))
         {
             for pid in running {
                 pools.read(pid);

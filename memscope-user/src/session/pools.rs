@@ -132,8 +132,14 @@ fn read(pid: u32, purposes: Purposes, notes: &ring::Notes, speaker: &Speaker, op
 
 /// All at one moment: between two of them no call may come.
 fn send(notes: &ring::Notes, of_pool: impl Iterator<Item = Note>) {
+    notes.send(records(of_pool));
+}
+
+/// A note may take a pass over the process's memory: its time is that of its end, as the stream has gone on.
+fn records(notes: impl Iterator<Item = Note>) -> Vec<u8> {
+    let notes: Vec<Note> = notes.collect();
     let time_ns = monotonic_ns();
-    notes.send(of_pool.flat_map(|note| note_record(time_ns, 0, &note)).collect());
+    notes.iter().flat_map(|note| note_record(time_ns, 0, note)).collect()
 }
 
 /// Why there is nothing of a pool.
@@ -214,4 +220,21 @@ fn warn(pid: u32, why: &str, speaker: &Speaker) {
     speaker.warn(format_args!(
         "what the pool of process {pid} held at the attach was not found: {why}; blocks from before are known by their sum alone"
     ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record that is older than what went out before is dropped by its reader, so the time comes last.
+    #[test]
+    fn notes_have_the_time_of_their_end() {
+        let mut made_ns = 0;
+        let records = records(std::iter::once_with(|| {
+            made_ns = monotonic_ns();
+            Note::PoolRead { pid: 7 }
+        }));
+        let time_ns = records.first_chunk().copied().map(u64::from_le_bytes).expect("a record");
+        assert!(made_ns > 0 && time_ns >= made_ns, "{time_ns} {made_ns}");
+    }
 }
