@@ -36,18 +36,22 @@ pub(super) fn is_tensor(class: &str) -> bool {
     class.ends_with("TensorImpl")
 }
 
-/// What of `MindSpore`'s has a device's memory: `PointerRefCount` in 2.7, `DevicePointer` in 2.10.
-const MINDSPORE_MEMORY: [&str; 2] = ["mindspore::PointerRefCount", "mindspore::DevicePointer"];
-/// What leads there from Python's tensor, which has its C++ part inside: a result that may not be there yet, the tensor, its address.
-const MINDSPORE_PARTS: [&str; 5] = [
-    STUB,
-    MINDSPORE_TENSOR,
-    "mindspore::device::DeviceAddress",
-    "mindspore::device::ascend::AscendDeviceAddress",
-    "mindspore::AddressCommon",
+/// The parts of a tensor of `MindSpore`, from 2.7 to 2.10, the innermost first; each holds some of those before it. What has a device's memory; its
+/// address; the tensor; a result that may not be there yet. Python's tensor has one of the last two inside.
+const MINDSPORE_PARTS: [&[&str]; 5] = [
+    &["mindspore::PointerRefCount", "mindspore::DevicePointer"],
+    &["mindspore::AddressCommon"],
+    &["mindspore::device::DeviceAddress", "mindspore::device::ascend::AscendDeviceAddress"],
+    &["mindspore::tensor::Tensor"],
+    &["mindspore::stub::StubNode"],
 ];
-const STUB: &str = "mindspore::stub::StubNode";
-const MINDSPORE_TENSOR: &str = "mindspore::tensor::Tensor";
+const MINDSPORE_TENSOR: usize = 3;
+
+/// The place of a class among the parts of a tensor of `MindSpore`.
+fn mindspore_part(class: &str) -> Option<usize> {
+    let class = counted(class);
+    MINDSPORE_PARTS.iter().position(|part| part.contains(&class))
+}
 
 /// What a class is without `std::shared_ptr`'s, which counts in the same block.
 pub(super) fn counted(class: &str) -> &str {
@@ -62,18 +66,17 @@ pub(super) fn is_shared(class: &str) -> bool {
 
 /// Whether an object has memory of a device, as its owner.
 pub(super) fn has_memory(class: &str) -> bool {
-    is_storage(class) || MINDSPORE_MEMORY.contains(&counted(class))
+    is_storage(class) || mindspore_part(class) == Some(0)
 }
 
 /// Whether an object is a part of a tensor of `MindSpore`.
 pub(super) fn is_mindspore_part(class: &str) -> bool {
-    let class = counted(class);
-    MINDSPORE_PARTS.contains(&class) || MINDSPORE_MEMORY.contains(&class)
+    mindspore_part(class).is_some()
 }
 
 /// Whether it is what Python's object has inside.
 pub(super) fn is_mindspore_tensor(class: &str) -> bool {
-    [STUB, MINDSPORE_TENSOR].contains(&counted(class))
+    mindspore_part(class).is_some_and(|part| part >= MINDSPORE_TENSOR)
 }
 
 /// Autograd's data of a tensor, that of views too: it belongs to its tensor alone (`c10::TensorImpl::autograd_meta_`).
@@ -232,6 +235,11 @@ impl Graph<'_> {
         if is_storage(class) {
             let is_early = step.place - step.parent.start <= STORAGE_BYTES;
             return is_early && child.is_plain() && child.start == step.value && !self.is_host_data(step);
+        }
+        if let Some(part) = mindspore_part(class) {
+            // What has memory holds nothing else, and no part one that is further out: such words are old.
+            let inner = child.class().and_then(mindspore_part);
+            return part > 0 && inner.is_none_or(|inner| inner < part);
         }
         let offset = step.place - step.parent.start;
         if is_tensor(class) {
