@@ -7,7 +7,7 @@ use super::{
 };
 use crate::analyses::ledger::Moment;
 use crate::analyses::oom::Cause;
-use crate::model::{Confidence, Device, Figures, LiveSum, RunEnd};
+use crate::model::{Confidence, Device, Figures, LiveSum, RunEnd, StackEnd};
 use crate::printable::OneLine;
 use crate::text::numbers::{counted, rounded};
 use crate::text::user_frames::{self, UserFrame};
@@ -485,7 +485,7 @@ fn write_place(page: &mut Page, process: &ProcessOverview, number: usize, frames
             Some(each) => format!("blocks of {}", rounded(each.into())),
             None => "blocks".to_owned(),
         };
-        page.plain(format!("     {what} of {}; no call stack{}", place.pool.title(), why_no_stack(process)));
+        page.plain(format!("     {what} of {}; no call stack{}", place.pool.title(), why_no_stack(process, place)));
     }
 }
 
@@ -507,9 +507,11 @@ fn found_text(place: &Place) -> String {
 }
 
 /// Stacks at other places show that they were asked for.
-const fn why_no_stack(process: &ProcessOverview) -> &'static str {
+fn why_no_stack(process: &ProcessOverview, place: &Place) -> &'static str {
+    let is_of_other_thread = place.stacks.python.is_some_and(|stack| stack.end() == StackEnd::NotPython);
     match (process.has_stacks, process.attached) {
         (false, _) => ": add --call-stack=python",
+        (true, _) if is_of_other_thread => ": no Python; try --call-stack=c",
         (true, true) => ": perhaps from before the attach",
         (true, false) => "",
     }

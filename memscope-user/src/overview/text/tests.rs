@@ -243,6 +243,25 @@ fn memory_from_before_the_attach() {
     assert!(text.contains("\n     blocks of PyTorch pool; no call stack"), "{text}");
 }
 
+/// A framework's own threads run no Python: the page says how their blocks get a call stack.
+#[test]
+fn memory_of_threads_without_python() {
+    let stacks = Stacks { python: Some(Stack::keep([], StackEnd::NotPython)), ..Stacks::default() };
+    let sums = vec![StackSum { stacks, live_blocks: 2, live_bytes: 4 << 20, ..StackSum::default() }];
+    let text = screen(&[Finding::ByStack(ByStack {
+        pid: 1,
+        device: NPU0,
+        pool: pools::PTA,
+        sums,
+        found: vec![],
+        left_out: 0,
+    })]);
+    let place = "
+     blocks of PyTorch pool; no call stack: no Python; try --call-stack=c
+";
+    assert!(text.contains(place), "{text}");
+}
+
 /// Rates are of an hour, shares of the sum of rates (3 to 1), memory is counted once.
 #[test]
 fn growth_of_a_server() {
