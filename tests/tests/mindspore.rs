@@ -249,3 +249,27 @@ fn holders_of_tensors() {
         assert_eq!(weight["blocks"], json!(4), "{weight}");
     }
 }
+
+/// A server that keeps its answers: the growth is found, with the container that keeps them, in a trace of 15 s of a program that was running before; and
+/// nothing else is accused.
+#[test]
+fn growth_with_its_holder() {
+    let (mut target, truth) = Program { line: &["server.py"], settings: "" }.waiting();
+    let run = Tracer::attach(&[&target]).options(&["--json", "-d", "15s"]).start().finish();
+    go_on(&truth);
+    assert!(target.wait().success());
+    let json = run.json();
+    let of = |kind: &str| -> Vec<&serde_json::Value> {
+        json["findings"].as_array().expect("findings").iter().filter(|found| found["finding"] == kind).collect()
+    };
+    let growth = of("growth");
+    assert_eq!(growth.len(), 1, "{json}");
+    let sites = growth[0]["sites"].as_array().expect("sites");
+    assert!(sites.len() == 1 && sites[0]["pool"] == POOL, "{growth:?}");
+    let held = of("held_by");
+    let held = held.iter().find(|held| held["looked_at"] == "end").unwrap_or_else(|| panic!("{json}"));
+    let holder = &held["places"][0]["holders"][0];
+    assert!(holder["path"] == "__main__.engine.history[*]" && holder["is_sure"] == true, "{held}");
+    assert_eq!(json["end"]["losses"].as_array().map(Vec::len), Some(0), "{json}");
+    assert_eq!(of("leaks").len(), 0, "{json}");
+}

@@ -5,10 +5,10 @@
 //! for certain are as many as it counts, no other word holds it.
 
 use super::{
-    Graph, Kind, Node, Root, Step,
+    Graph, Kind, Node, Root, Step, mindspore,
     rules::{
-        COUNTS, MADE_BY, is_autograd, is_autograd_meta, is_function, is_gradient, is_items, is_mindspore_part,
-        is_python_tensor, is_script_object, is_shared, is_storage, is_tensor,
+        COUNTS, MADE_BY, is_autograd, is_autograd_meta, is_function, is_gradient, is_items, is_python_tensor,
+        is_script_object, is_shared, is_storage, is_tensor,
     },
 };
 use crate::{hash::HashSet, holders::python::Builtin};
@@ -63,7 +63,7 @@ impl Graph<'_> {
             // CPython's `ob_refcnt` comes first; from 3.12 on it has 32 bits.
             Kind::Python { object, .. } => *object,
             Kind::Cpp(class) if is_tensor(class) || is_storage(class) || is_script_object(class) => node.start + COUNTS,
-            Kind::Cpp(class) if is_mindspore_part(class) && is_shared(class) => node.start + COUNTS,
+            Kind::Cpp(class) if mindspore::is_part(class) && is_shared(class) => node.start + COUNTS,
             Kind::Cpp(class) if is_function(class) => return self.references_of_function(node.start),
             _ => return None,
         };
@@ -83,9 +83,8 @@ impl Graph<'_> {
     fn is_certain(&self, step: &Step, child: &Node) -> bool {
         let of_function = child.class().is_some_and(is_function);
         let of_tensor = child.class().is_some_and(is_tensor);
-        if child.class().is_some_and(is_mindspore_part) {
-            // A `std::shared_ptr` has the address of its counts as well, which come first.
-            return step.value == child.start && step.parent.start != child.start && is_of_mindspore(step);
+        if child.class().is_some_and(mindspore::is_part) {
+            return self.is_member(step, child);
         }
         match &step.parent.kind {
             Kind::Python { object, ty } if child.is_python() => {
@@ -118,14 +117,6 @@ impl Graph<'_> {
     /// Whether the memory of a step belongs to an object in a way.
     fn has_owner(&self, step: &Step, is_so: impl Fn(&Step) -> bool) -> bool {
         self.parents(&step.parent).iter().any(is_so)
-    }
-}
-
-fn is_of_mindspore(step: &Step) -> bool {
-    match &step.parent.kind {
-        Kind::Cpp(class) => is_mindspore_part(class),
-        Kind::Python { ty, .. } => is_python_tensor(ty),
-        _ => false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The name of a path's step, given the object below it. A step without a name is a wrong one: such a path is rejected.
 
 use super::{
-    Graph, Kind, Node, Root, Step, contexts, purpose,
+    Graph, Kind, Node, Root, Step, contexts, mindspore, purpose,
     rules::{self, is_items},
 };
 use crate::holders::{
@@ -277,7 +277,7 @@ fn member_edge(class: &str, step: &Step, below: Option<&Step>) -> Edge {
         return Edge::Says(Segment::Attribute(name.to_owned()));
     }
     let is_of_tensor = rules::is_storage(class) || rules::is_tensor(class) || rules::is_autograd_meta(class);
-    if is_of_tensor || rules::is_mindspore_part(class) {
+    if is_of_tensor || mindspore::is_part(class) {
         return Edge::Nothing;
     }
     Edge::Says(Segment::Object(short_class(class).to_owned()))

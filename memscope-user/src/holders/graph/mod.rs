@@ -11,6 +11,7 @@ mod deques;
 mod edges;
 mod garbage;
 mod lists;
+mod mindspore;
 mod nodes;
 mod proof;
 mod purpose;
@@ -120,6 +121,7 @@ pub(super) struct Graph<'a> {
     skipped: HashSet<u64>,
     /// Blocks are held by tensors: other words that look like their addresses count for less.
     has_tensors: bool,
+    members: mindspore::Members,
     roots: Roots<'a>,
     nodes: RefCell<HashMap<u64, Option<Rc<Node>>>>,
 }
@@ -139,15 +141,17 @@ impl<'a> Graph<'a> {
             classes: Classes::new(memory),
             skipped: HashSet::default(),
             has_tensors: false,
+            members: mindspore::Members::default(),
             roots: Roots::new(memory, python),
             nodes: RefCell::default(),
         }
     }
 
-    /// Leaves out what belongs to the allocator of the pool.
-    pub(super) fn skip(&mut self, blocks: impl IntoIterator<Item = u64>) {
-        self.skipped.extend(blocks);
+    /// There is a pool: leaves out `own`, what belongs to its allocator; `live` are addresses of its blocks.
+    pub(super) fn has_pool(&mut self, own: impl IntoIterator<Item = u64>, live: impl Iterator<Item = u64>) {
+        self.skipped.extend(own);
         self.has_tensors = true;
+        self.members = self.learn_members(live);
         self.nodes.borrow_mut().clear();
     }
 

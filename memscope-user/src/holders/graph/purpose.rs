@@ -4,7 +4,7 @@
 //! `torch/csrc/autograd/variable.h`, `torch/csrc/autograd/saved_variable.h`), of transformers (`cache_utils`), and of vLLM
 //! (`Attention.kv_cache`, the runner's `kv_caches`).
 
-use super::{Kind, Step, edges::Segment, rules};
+use super::{Kind, Step, edges::Segment, mindspore, rules};
 use crate::model::HeldAs;
 
 /// Where a module keeps its tensors.
@@ -19,7 +19,7 @@ const NEAR: usize = 4;
 /// The purpose that a path shows; `segments` is its name from the root on, with each dict of a module.
 pub(super) fn of(steps: &[Step], segments: &[Segment]) -> Option<HeldAs> {
     // That of `MindSpore` may be a part of what stands for it.
-    let is_tensor = |step: &Step| step.parent.class().is_some_and(rules::is_mindspore_tensor);
+    let is_tensor = |step: &Step| step.parent.class().is_some_and(mindspore::is_tensor);
     let tensor = steps.iter().position(|step| step.parent.class().is_some_and(rules::is_tensor) || is_tensor(step))?;
     let tensor = tensor + steps[tensor + 1..].iter().take_while(|step| is_tensor(step)).count();
     let outer = &steps[tensor + 1..];

@@ -1,7 +1,7 @@
 //! Words of an object that hold their target. Freed memory keeps its old contents, and so does the rest of a block that
 //! is larger than its object: each rule here keeps left-overs of one kind out.
 
-use super::{Graph, Kind, Node, Step, contexts};
+use super::{Graph, Kind, Node, Step, contexts, mindspore};
 use crate::holders::python::{Builtin, Keys, Part, Python, Type, Variable, of_object, of_type};
 
 /// A storage has the device's memory in its first words.
@@ -36,23 +36,6 @@ pub(super) fn is_tensor(class: &str) -> bool {
     class.ends_with("TensorImpl")
 }
 
-/// The parts of a tensor of `MindSpore`, from 2.7 to 2.10, the innermost first; each holds some of those before it. What has a device's memory; its
-/// address; the tensor; a result that may not be there yet. Python's tensor has one of the last two inside.
-const MINDSPORE_PARTS: [&[&str]; 5] = [
-    &["mindspore::PointerRefCount", "mindspore::DevicePointer"],
-    &["mindspore::AddressCommon"],
-    &["mindspore::device::DeviceAddress", "mindspore::device::ascend::AscendDeviceAddress"],
-    &["mindspore::tensor::Tensor"],
-    &["mindspore::stub::StubNode"],
-];
-const MINDSPORE_TENSOR: usize = 3;
-
-/// The place of a class among the parts of a tensor of `MindSpore`.
-fn mindspore_part(class: &str) -> Option<usize> {
-    let class = counted(class);
-    MINDSPORE_PARTS.iter().position(|part| part.contains(&class))
-}
-
 /// What a class is without `std::shared_ptr`'s, which counts in the same block.
 pub(super) fn counted(class: &str) -> &str {
     let counted = class.strip_prefix("std::_Sp_counted_").and_then(|rest| rest.split_once('<'));
@@ -66,17 +49,7 @@ pub(super) fn is_shared(class: &str) -> bool {
 
 /// Whether an object has memory of a device, as its owner.
 pub(super) fn has_memory(class: &str) -> bool {
-    is_storage(class) || mindspore_part(class) == Some(0)
-}
-
-/// Whether an object is a part of a tensor of `MindSpore`.
-pub(super) fn is_mindspore_part(class: &str) -> bool {
-    mindspore_part(class).is_some()
-}
-
-/// Whether it is what Python's object has inside.
-pub(super) fn is_mindspore_tensor(class: &str) -> bool {
-    mindspore_part(class).is_some_and(|part| part >= MINDSPORE_TENSOR)
+    is_storage(class) || mindspore::has_memory(class)
 }
 
 /// Autograd's data of a tensor, that of views too: it belongs to its tensor alone (`c10::TensorImpl::autograd_meta_`).
@@ -161,7 +134,7 @@ impl Graph<'_> {
             return false;
         }
         // Its first word is a flag, with seven bytes behind it that are not cleared (`c10::MaybeOwned`).
-        let may_be_flag = |class| !is_tensor(class) && !is_mindspore_tensor(class);
+        let may_be_flag = |class| !is_tensor(class) && !mindspore::is_tensor(class);
         if is_python_tensor(ty) && child.class().is_some_and(may_be_flag) {
             return false;
         }
@@ -236,10 +209,8 @@ impl Graph<'_> {
             let is_early = step.place - step.parent.start <= STORAGE_BYTES;
             return is_early && child.is_plain() && child.start == step.value && !self.is_host_data(step);
         }
-        if let Some(part) = mindspore_part(class) {
-            // What has memory holds nothing else, and no part one that is further out: such words are old.
-            let inner = child.class().and_then(mindspore_part);
-            return part > 0 && inner.is_none_or(|inner| inner < part);
+        if mindspore::is_part(class) {
+            return mindspore::may_hold(class, child);
         }
         let offset = step.place - step.parent.start;
         if is_tensor(class) {

@@ -96,6 +96,13 @@ pub(super) struct Pool {
     pub(super) framework: Framework,
 }
 
+impl Pool {
+    /// Addresses of live blocks.
+    pub(super) fn live(&self) -> impl Iterator<Item = u64> {
+        self.blocks.iter().filter(|block| block.used_by == UsedBy::Program).map(|block| block.address)
+    }
+}
+
 /// Why there is no pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
