@@ -299,7 +299,12 @@ pub(super) fn search_all(graph: &Graph<'_>, blocks: &[Block], paths: usize, dead
     (held, unsearched)
 }
 
-/// Reads the lists again for blocks without a path, and searches for these. Whether some are still without one.
+/// Whether nothing is sure to hold a block: where a list has moved, a left-over may look like a holder.
+fn is_open(found: &Found) -> bool {
+    found.paths.iter().all(|path| path.proof == Proof::Weak) && !found.is_ring
+}
+
+/// Reads the lists again for blocks without a sure path, and searches for these. Whether some are still without one.
 fn search_lists(
     graph: &Graph<'_>,
     blocks: &[Block],
@@ -307,8 +312,7 @@ fn search_lists(
     deadline: Deadline,
     found: &mut HashMap<usize, Found>,
 ) -> bool {
-    let open: Vec<usize> =
-        found.iter().filter(|(_, found)| found.paths.is_empty() && !found.is_ring).map(|(at, _)| *at).collect();
+    let open: Vec<usize> = found.iter().filter(|(_, found)| is_open(found)).map(|(at, _)| *at).collect();
     let objects: HashSet<u64> = open.iter().flat_map(|at| found[at].on_way.iter().copied()).collect();
     if objects.is_empty() || deadline.is_over() {
         return false;
@@ -326,11 +330,11 @@ fn search_lists(
     graph.forget();
     for (at, mut now) in again {
         now.paths.retain(|path| graph.confirms(&range(&blocks[at]), path));
-        if !now.paths.is_empty() {
+        if !is_open(&now) {
             found.insert(at, now);
         }
     }
-    found.values().any(|found| found.paths.is_empty() && !found.is_ring)
+    found.values().any(is_open)
 }
 
 fn wanted(block: &Block, paths: usize) -> Wanted {

@@ -127,8 +127,8 @@ pub fn of_places(process: &Process, places: &[Vec<(u64, u64)>], budget: Budget) 
 pub(super) fn look(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budget) -> Result<FoundPlaces, NotLooked> {
     let begin = Instant::now();
     let mut found = look_once(source, places, budget)?;
-    // Items of a growing list may have moved meanwhile.
-    if found.places.iter().any(is_open) && begin.elapsed() * 4 < budget.longest {
+    // Items of a list or dict that grows may have moved meanwhile. Another pass takes as long as the first.
+    if found.places.iter().any(is_open) && begin.elapsed() * 2 < budget.longest {
         let renewed = source.renewed();
         let left = Budget { longest: budget.longest.saturating_sub(begin.elapsed()), ..budget };
         let again = look_once(renewed.as_deref().unwrap_or(source), places, left)?;
@@ -146,9 +146,15 @@ pub(super) fn look(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budg
     Ok(found)
 }
 
-/// Whether no block of a place has a holder, and not all are garbage.
+/// Whether most blocks of a place that are not garbage have no holder that is sure.
 fn is_open(place: &FoundPlace) -> bool {
-    place.holders.is_empty() && place.blocks.iter().any(|block| !block.is_garbage)
+    let is_sure = |holder: &usize| place.holders.get(*holder).is_some_and(|(_, is_sure)| *is_sure);
+    let (mut held, mut asked) = (0, 0);
+    for block in place.blocks.iter().filter(|block| !block.is_garbage) {
+        asked += 1;
+        held += usize::from(block.by.iter().any(is_sure));
+    }
+    held * 2 < asked
 }
 
 fn look_once(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budget) -> Result<FoundPlaces, NotLooked> {

@@ -330,9 +330,16 @@ mod tests {
         }
     }
 
-    /// The program with its list's items elsewhere, the program as it is, and its blocks.
+    /// The program with its list's items elsewhere and an old word with the address of a block, the program as it is, and its blocks.
     fn moved() -> ([Image; 2], Vec<u64>) {
-        let [(mut moved, blocks), (whole, _)] = [program(), program()];
+        let [(mut moved, blocks), (mut whole, _)] = [program(), program()];
+        for sample in [&mut moved, &mut whole] {
+            let rest = sample.block(64);
+            sample.image.put(rest + 24, blocks[0]);
+            let (ty, own) = (sample.add_type("own.Pool", 32, 0), sample.block(32));
+            sample.put_words(own, &[1, ty, rest, 0]);
+            sample.module("extension", &[("rest", own)]);
+        }
         // A count, items, and room for them.
         let words = moved.image.words();
         let mut places = (0..words).filter_map(|at| moved.image.place(at));
