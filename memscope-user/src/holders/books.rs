@@ -312,7 +312,7 @@ fn purposes_of(
     if graph.python.is_none() {
         return Vec::new();
     }
-    graph.has_pool(own, devices.iter().flat_map(|books| &books.blocks).map(|block| block.address));
+    graph.set_pool(own, devices.iter().flat_map(|books| &books.blocks).map(|block| block.address));
     let deadline = search.begin();
     devices.iter().map(|books| (books.device, purposes_in(graph, &books.blocks, deadline))).collect()
 }

@@ -138,7 +138,7 @@ fn look_once(source: &dyn Source, question: &Question, begin: Instant) -> Result
     let mut graph = Graph::new(&memory, &pointers, &heap, python);
     let pool = pool::find(&graph);
     if let Ok(pool) = &pool {
-        graph.has_pool(pool.own.iter().copied(), pool.live());
+        graph.set_pool(pool.own.iter().copied(), pool.live());
     }
     let (blocks, left_out) = chosen(&question.which, &graph, pool.as_ref())?;
     let deadline = Allowed { work: None, until: begin + Duration::from_secs(PATIENCE_S) }.begin();

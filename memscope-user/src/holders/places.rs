@@ -174,7 +174,7 @@ fn look_once(source: &dyn Source, places: &[Vec<(u64, u64)>], budget: Budget) ->
     let pool = pool::find(&graph);
     let mut states: HashMap<u64, State> = HashMap::default();
     if let Ok(pool) = &pool {
-        graph.has_pool(pool.own.iter().copied(), pool.live());
+        graph.set_pool(pool.own.iter().copied(), pool.live());
         let sure = pool.blocks.iter().filter(|block| !pool.unsure.contains(&block.device));
         states.extend(sure.filter_map(|block| Some((block.address, ended(block)?))));
     }

@@ -26,7 +26,7 @@ pub(super) enum Segment {
     /// A `contextvars.ContextVar` of a context.
     ContextVariable(String),
     /// A variable of a function: of one that runs, of a generator or a coroutine that waits, or of a frame that is
-    /// kept.
+    /// kept. Without a name it is a value on its stack.
     Local { name: String, function: String },
     /// An object named by its type.
     Object(String),
@@ -45,6 +45,7 @@ impl Display for Segment {
             Self::Item => f.write_str("[deque item]"),
             Self::Closure(name) => write!(f, " closure variable `{name}`"),
             Self::ContextVariable(name) => write!(f, " context variable `{name}`"),
+            Self::Local { name, .. } if name.is_empty() => f.write_str("value on the stack"),
             Self::Local { name, .. } => write!(f, "local `{name}`"),
             Self::Object(name) => write!(f, " → {name}"),
         }
@@ -223,6 +224,8 @@ mod tests {
             local("t", "handle() a.py:7"),
             key("'k'"),
         ]);
+        let unnamed = trail(vec![Segment::Root("__main__".to_owned()), attribute("g"), local("", "get() a.py:9")]);
+        assert_eq!(unnamed.to_string(), "__main__.g → value on the stack of get() a.py:9");
         assert_eq!(waits.to_string(), "local `task`.x of run() a.py:3 → Task → local `t`['k'] of handle() a.py:7");
     }
 

@@ -1,8 +1,9 @@
 """vLLM in this process, with a tiny Qwen2 that it makes up the weights of. It writes 8 tokens for each of 4 prompts.
 
-usage: offline.py eager|graphs|sleep|asleep|serves|keeps|waits
+usage: offline.py eager|graphs|sleep|asleep|wakes|serves|keeps|waits
 
-Marks: start, ready (the model and the KV cache are there), generated, with `sleep` asleep and awake, with `asleep` the first alone.
+Marks: start, ready (the model and the KV cache are there), generated, with `sleep` asleep and awake, with `asleep` the first alone, with
+`wakes` both, behind a tracer that it waits for.
 With `serves` it takes one request after the other until it has served three times as long as it took to start; `keeps` does the
 same, and its engine keeps a copy of the hidden states of each step. With `waits` it looks paths up (`lookups.py`).
 """
@@ -96,7 +97,7 @@ def main():
         model=folder,
         load_format="dummy",
         enforce_eager=kind != "graphs",
-        enable_sleep_mode=kind in ("sleep", "asleep"),
+        enable_sleep_mode=kind in ("sleep", "asleep", "wakes"),
         max_model_len=256,
         max_num_seqs=8,
         block_size=128,
@@ -124,14 +125,16 @@ def main():
         print("requests", serve(lambda asked: server.generate(asked, sampling, use_tqdm=False), time.monotonic()), flush=True)
         kept = getattr(runner, "kept", {}).values()
         print("kept", *blocks_of(kept), flush=True)
-    if kind in ("sleep", "asleep"):
+    if kind in ("sleep", "asleep", "wakes"):
         from vllm_ascend.device_allocator.camem import CaMemAllocator
 
         own = CaMemAllocator.get_instance()
         print("own pool", len(own.pointer_to_data), own.get_current_usage(), flush=True)
+        if kind == "wakes":
+            truth.wait_for_tracer()
         server.sleep(level=1)
         truth.mark("asleep")
-        if kind == "sleep":
+        if kind != "asleep":
             server.wake_up()
             truth.mark("awake")
     truth.finish()

@@ -91,6 +91,32 @@ fn assert_replayed(run: &Run, pid: u32) {
     assert!(check["events"].as_u64() > Some(100) && check["agreeing"] == check["events"], "{check:#}");
 }
 
+/// A tracer that attaches while it is awake has the memory of its own pool from before: asleep it is gone, and awake it is back.
+#[test]
+fn attached_before_it_sleeps() {
+    let (mut target, folder) = program("wakes").waiting();
+    let running = Tracer::attach(&[&target]).options(&["--verbose", "--json"]).options(&EVERYTHING).patiently().start();
+    running.wait_for_message("read the pool of process", 1);
+    go_on(&folder);
+    assert!(target.wait().success());
+    let run = running.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    let truth = Truth::read(&folder);
+    let gone = numbers(&target.stdout(), "own pool ").1;
+    let (rows, mut memory, mut sums) = (run.rows(), Driver::default(), Vec::new());
+    for row in &rows.processes[&truth.pid()] {
+        memory.see(row);
+        let Some(name) = row.name.as_deref().and_then(|name| name.strip_prefix("truth ")) else { continue };
+        sums.push((name.to_owned(), memory.segments(0).map(|segment| segment.size).sum::<u64>()));
+    }
+    let wanted =
+        truth.marks.iter().filter(|mark| ["asleep", "awake", "end"].contains(&mark.name.as_str())).map(|mark| {
+            let asleep = if mark.name == "asleep" { gone } else { 0 };
+            (mark.name.clone(), mark.stat(0, "reserved_bytes.all.current") - asleep)
+        });
+    assert_eq!(sums, wanted.collect::<Vec<_>>());
+}
+
 /// Asleep to the end, its blocks are there, and their memory is not.
 #[test]
 fn asleep() {

@@ -57,7 +57,7 @@ impl Graph<'_> {
                     match &segment {
                         Segment::Root(_) | Segment::Object(_) => {}
                         Segment::Local { .. } if above.is_none() => {}
-                        Segment::Local { name, function } => text = format!("{text}: local `{name}` of {function}"),
+                        Segment::Local { function, .. } => text = format!("{text}: {segment} of {function}"),
                         _ => text = format!("{text}{segment}"),
                     }
                     segments.push(segment);
@@ -210,7 +210,7 @@ impl Graph<'_> {
         let function = python.code_text(code);
         let name = match python.variable(code, at) {
             Variable::Named(name) => name,
-            Variable::Unnamed => "a value on the stack".to_owned(),
+            Variable::Unnamed => String::new(),
         };
         Some(Edge::Says(Segment::Local { name, function }))
     }

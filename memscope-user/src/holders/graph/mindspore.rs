@@ -187,7 +187,7 @@ mod tests {
         let pointers = Pointers::of(&sample.image, &[], Limits { ..Python::limits(Some(&python)) });
         let heap = Heap::new(&memory, &pointers, Some(python.layout.pool_bytes()));
         let mut graph = Graph::new(&memory, &pointers, &heap, Some(&python));
-        graph.has_pool([], addresses.iter().copied());
+        graph.set_pool([], addresses.iter().copied());
         let of = |address: &u64| {
             let found = graph.search(&Wanted { range: *address..address + 512, paths: 3 });
             found.paths.iter().map(|path| path.trail.holder()).collect()

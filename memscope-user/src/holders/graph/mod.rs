@@ -148,7 +148,7 @@ impl<'a> Graph<'a> {
     }
 
     /// There is a pool: leaves out `own`, what belongs to its allocator; `live` are addresses of its blocks.
-    pub(super) fn has_pool(&mut self, own: impl IntoIterator<Item = u64>, live: impl Iterator<Item = u64>) {
+    pub(super) fn set_pool(&mut self, own: impl IntoIterator<Item = u64>, live: impl Iterator<Item = u64>) {
         self.skipped.extend(own);
         self.has_tensors = true;
         self.members = self.learn_members(live);

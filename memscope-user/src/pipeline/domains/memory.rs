@@ -253,6 +253,11 @@ impl Memory {
 
     fn unmapped(&mut self, addr: u64, turn: &mut Turn<'_>) -> Option<Undo> {
         let id = self.physical.mapped_at(addr);
+        if id.is_none()
+            && let Some(undo) = found_unmapped(addr, turn)
+        {
+            return Some(undo);
+        }
         let freed = gone(self.physical.unmap(addr), FreeCause::Program, turn);
         let (size_bytes, live_bytes) = self.physical.end_region(RegionKind::Mapping, addr)?;
         let allocation_id = freed.map(|live| live.block.allocation_id).or_else(|| number(id, turn));
@@ -311,6 +316,13 @@ impl Memory {
         turn.emit(turn.device(), EventKind::Region(region));
         Some(Undo::Region { kind, addr, size_bytes })
     }
+}
+
+/// Memory of a pool from before the attach was a mapping of handles that are not known: the segment that was found there ends with it.
+fn found_unmapped(addr: u64, turn: &mut Turn<'_>) -> Option<Undo> {
+    let key = Key::Driver(addr);
+    turn.home.blocks.get(key).filter(|live| live.block.found)?;
+    turn.free(key, FreeCause::Program, None).map(|live| Undo::Block { key, live })
 }
 
 /// Ends the block of memory that nothing holds any more.

@@ -385,3 +385,30 @@ fn pools_without_reports() {
         ]
     );
 }
+
+/// A segment from before that the program had mapped itself, as vLLM does: asleep its memory is gone, and awake it is back, once. An unmapping that the
+/// driver refuses leaves it where it was.
+#[test]
+fn segments_that_are_unmapped() {
+    const MIB: u64 = 1 << 20;
+    const AT: u64 = 0x7000_0000;
+    check_between(
+        &[
+            asked(2),
+            found(10, &[(AT, 2 * MIB)], &[]),
+            main(11).entered("halMemUnmap", &[AT]),
+            main(12).returned("halMemUnmap", 3, &[]),
+            main(20).entered("halMemUnmap", &[AT]),
+            main(21).returned("halMemUnmap", 0, &[]),
+            main(22).entered("halMemUnmap", &[AT]),
+            main(30).create(0xa0, 2 * MIB, (1, 1), (33, 1)),
+            main(31).returned("halMemMap", 0, &[AT, 2 * MIB, 0xa0]),
+        ],
+        &[
+            "10 7 npu5 found 70000000+2097152 used 2097152 step 0",
+            "20 7 npu5 free 70000000+2097152 used 0 Program",
+            "30 7 npu1 alloc a0+2097152 used 2097152 step 0",
+            "31 7 - Mapping begins 70000000+2097152 live 2097152",
+        ],
+    );
+}
