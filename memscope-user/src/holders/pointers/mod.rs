@@ -183,6 +183,22 @@ mod tests {
         assert!(!pointers.to(FAR..FAR + PAGE, 1, |_| {}) && pointers.to(FAR..FAR + PAGE, 2, |_| {}));
     }
 
+    /// Of millions of small lists half of the room is kept; one with many items is kept behind them, too.
+    #[test]
+    fn lists_with_many_items_have_room() {
+        const TYPE: u64 = 0x7f10_0000_1000;
+        const LISTS: u64 = 70_000;
+        let mut image = Image::default();
+        image.anonymous(HEAP, 300 * PAGE);
+        for (at, items) in (0..).zip((0..LISTS).map(|_| 2).chain([31, 32])) {
+            image.put(HEAP + at * 16, TYPE);
+            image.put(HEAP + at * 16 + 8, items);
+        }
+        let limits = Limits { threads: 1, of_type: Some(TYPE), ..Limits::default() };
+        let kept = Pointers::of(&image, &[], limits).of_type;
+        assert_eq!((kept.len(), kept.last().copied()), ((1 << 16) + 1, Some(HEAP + (LISTS + 1) * 16)));
+    }
+
     /// A large process is read in slices: lists of few pages find the same, and a page without pointers needs no number.
     #[test]
     fn slices_find_the_same() {

@@ -73,6 +73,13 @@ struct Found {
     unread_bytes: u64,
 }
 
+/// Most objects of the type that are kept, by the items of the next one: a large process has millions of small ones, and those that grow have
+/// many.
+const fn room_of_type(items: u64) -> usize {
+    const MANY: u64 = 32;
+    if items < MANY { MAX_OF_TYPE / 2 } else { MAX_OF_TYPE }
+}
+
 /// What all threads look by.
 struct Scan<'a> {
     source: &'a dyn Source,
@@ -248,7 +255,8 @@ impl Scan<'_> {
                 let place = address + at as u64 * 8;
                 let before = at.checked_sub(1).map_or(0, |before| u64::from_le_bytes(words[before]));
                 self.unasked.note(place, word, before);
-                if word == self.of_type && found.of_type.len() < MAX_OF_TYPE {
+                let items = words.get(at + 1).map_or(0, |items| u64::from_le_bytes(*items));
+                if word == self.of_type && found.of_type.len() < room_of_type(items) {
                     found.of_type.push(place);
                 }
             }
