@@ -103,7 +103,7 @@ pub struct Books {
     pub purposes: Option<Purposes>,
     /// Memory was left out, at a bound.
     pub cut: Option<Cut>,
-    /// Whose pool it is.
+    /// The framework of the pool.
     pub framework: Framework,
     /// Its cost.
     pub effort: Effort,

@@ -1,7 +1,7 @@
 //! Tensors of `MindSpore`, from 2.7 to 2.10: chains of objects that `std::shared_ptr`s hold, from Python's tensor to the memory of the device.
 //!
 //! Their memory is used again and not cleared, so an object can have an old word with the address of another tensor's part. It shows by its place: an
-//! object has its part at the same offset as all others of its class, which are learnt from the pool's live blocks.
+//! object has its part at the same offset as all others of its kind, which are learnt from the pool's live blocks.
 
 use std::collections::BTreeMap;
 
@@ -57,40 +57,40 @@ pub(super) fn may_hold(class: &str, child: &Node) -> bool {
 /// Where objects have their parts.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    /// The offset of the address of a part's counts, which `std::shared_ptr` has behind its own; by class and kind of part.
-    offsets: HashMap<(String, usize), u64>,
-    /// Classes that objects were seen of.
-    classes: HashSet<String>,
+    /// The offset of the address of a part's counts, which `std::shared_ptr` has behind its own; by the kinds of both.
+    offsets: HashMap<(usize, usize), u64>,
+    /// Kinds of objects that were seen.
+    outer: HashSet<usize>,
 }
 
 impl Members {
-    /// Whether objects of a class have a part of this kind there; of a class that was not seen all may be.
-    fn may_be(&self, class: &str, inner: usize, offset: u64) -> bool {
-        !self.classes.contains(class) || self.offsets.get(&(class.to_owned(), inner)) == Some(&offset)
+    /// Whether objects of a kind have a part of this kind there; of a kind that was not seen all may be.
+    fn may_be(&self, outer: usize, inner: usize, offset: u64) -> bool {
+        !self.outer.contains(&outer) || self.offsets.get(&(outer, inner)) == Some(&offset)
     }
 }
 
 /// What was seen while they are learnt.
 #[derive(Default)]
 struct Seen {
-    /// Objects of each class.
-    objects: BTreeMap<String, HashSet<u64>>,
+    /// Objects of each kind.
+    objects: BTreeMap<usize, HashSet<u64>>,
     /// Of these, such with a part of a kind at an offset.
-    places: BTreeMap<(String, usize), BTreeMap<u64, usize>>,
+    places: BTreeMap<(usize, usize), BTreeMap<u64, usize>>,
 }
 
 impl Seen {
-    /// A part of a class is at the offset where most of its objects have it. Old words are in few.
+    /// A part of a kind is at the offset where most of its objects have it. Old words are in few.
     fn members(self) -> Members {
         let mut members = Members::default();
-        for ((class, inner), offsets) in self.places {
-            let objects = self.objects.get(&class).map_or(0, HashSet::len);
+        for ((outer, inner), offsets) in self.places {
+            let objects = self.objects.get(&outer).map_or(0, HashSet::len);
             let most = offsets.into_iter().max_by_key(|(_, count)| *count);
             if let Some((offset, _)) = most.filter(|(_, count)| count * 2 > objects) {
-                members.offsets.insert((class, inner), offset);
+                members.offsets.insert((outer, inner), offset);
             }
         }
-        members.classes = self.objects.into_keys().collect();
+        members.outer = self.objects.into_keys().collect();
         members
     }
 }
@@ -119,11 +119,9 @@ impl Graph<'_> {
     /// Sees what has the address of a part's counts.
     fn see(&self, start: u64, inner: usize, seen: &mut Seen, outer: &mut Vec<(u64, usize)>) {
         for (node, place) in self.holders_of(start) {
-            let (Some(class), Some(part)) = (node.class(), part_of(&node)) else { continue };
-            if part > inner {
-                let class = rules::counted(class).to_owned();
-                seen.objects.entry(class.clone()).or_default().insert(node.start);
-                *seen.places.entry((class, inner)).or_default().entry(place - node.start).or_default() += 1;
+            if let Some(part) = part_of(&node).filter(|part| *part > inner) {
+                seen.objects.entry(part).or_default().insert(node.start);
+                *seen.places.entry((part, inner)).or_default().entry(place - node.start).or_default() += 1;
                 outer.push((node.start, part));
             }
         }
@@ -141,10 +139,9 @@ impl Graph<'_> {
             return false;
         }
         match &step.parent.kind {
-            Kind::Cpp(class) => part_of(child).is_some_and(|inner| {
-                let offset = step.place - step.parent.start;
-                is_part(class) && self.members.may_be(rules::counted(class), inner, offset)
-            }),
+            Kind::Cpp(class) => part(class)
+                .zip(part_of(child))
+                .is_some_and(|(outer, inner)| self.members.may_be(outer, inner, step.place - step.parent.start)),
             Kind::Python { ty, .. } => rules::is_python_tensor(ty),
             _ => false,
         }
@@ -214,14 +211,13 @@ mod tests {
     /// Offsets of a part are those of most objects: 3 of 4, and not 2 of 4.
     #[test]
     fn members_are_where_most_have_them() {
-        let class = || "mindspore::tensor::Tensor".to_owned();
         let mut seen = Seen::default();
-        seen.objects.insert(class(), [1, 2, 3, 4].into_iter().collect());
-        seen.places.insert((class(), 2), [(0x98, 1), (0xf8, 3)].into());
-        seen.places.insert((class(), 0), [(0x98, 2)].into());
+        seen.objects.insert(TENSOR, [1, 2, 3, 4].into_iter().collect());
+        seen.places.insert((TENSOR, 2), [(0x98, 1), (0xf8, 3)].into());
+        seen.places.insert((TENSOR, 0), [(0x98, 2)].into());
         let members = seen.members();
-        let may_be = |inner, offset| members.may_be(&class(), inner, offset);
+        let may_be = |inner, offset| members.may_be(TENSOR, inner, offset);
         assert_eq!([may_be(2, 0xf8), may_be(2, 0x98), may_be(0, 0x98)], [true, false, false]);
-        assert!(members.may_be("mindspore::stub::StubNode", 3, 0x60), "none was seen");
+        assert!(members.may_be(TENSOR + 1, 3, 0x60), "none was seen");
     }
 }

@@ -1,15 +1,15 @@
 //! The allocators of the devices, behind a variable that the framework exports.
 
-use super::{Missing, private::Private};
-use crate::holders::{
-    graph::Graph,
-    heap::Block,
-    source::{Mapping, Source},
+use super::{
+    Missing,
+    exported::{self, Exported},
+    private::Private,
 };
+use crate::holders::{graph::Graph, heap::Block};
 
 /// The variables, and prefixes of the libraries that have them. `torch_npu`'s was verified; those of CUDA and HIP have
 /// the same form.
-const VARIABLES: [(&str, &str); 3] = [
+pub(super) const VARIABLES: [Exported; 3] = [
     ("libtorch_npu", "_ZN7c10_npu19NPUCachingAllocator9allocatorE"),
     ("libc10_cuda", "_ZN3c104cuda20CUDACachingAllocator9allocatorE"),
     ("libc10_hip", "_ZN3c103hip19HIPCachingAllocator9allocatorE"),
@@ -49,7 +49,7 @@ pub(super) struct Allocator {
 }
 
 pub(super) fn find(graph: &Graph<'_>) -> Result<Allocator, Missing> {
-    let variable = variable(graph).ok_or(Missing::Allocator)?;
+    let variable = exported::variable(graph.memory.source(), &VARIABLES).ok_or(Missing::Allocator)?;
     // Before the framework has started there is none.
     let object = graph.memory.word(variable).filter(|object| *object != 0).ok_or(Missing::Blocks)?;
     let class = graph.memory.word(object).and_then(|word| graph.classes.class(word)).ok_or(Missing::Sense)?;
@@ -67,22 +67,6 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Allocator, Missing> {
     });
     let (list, devices) = lists.next().ok_or(Missing::Blocks)?;
     Ok(Allocator { class: class.to_string(), list, devices })
-}
-
-/// The first mappings of libraries that may have the variable.
-pub(super) fn libraries(source: &dyn Source) -> impl Iterator<Item = &Mapping> {
-    let files = source.mappings().iter().filter(|mapping| mapping.is_file() && mapping.file_offset == 0);
-    files.filter(|mapping| VARIABLES.iter().any(|(library, _)| mapping.file_name().starts_with(library)))
-}
-
-fn variable(graph: &Graph<'_>) -> Option<u64> {
-    let source = graph.memory.source();
-    let mut found = libraries(source).filter_map(|mapping| {
-        let symbols = source.symbols(mapping)?;
-        let vaddr = VARIABLES.iter().find_map(|(_, variable)| symbols.vaddr_of(variable))?;
-        Some(mapping.start.wrapping_sub(symbols.first_vaddr).wrapping_add(vaddr))
-    });
-    found.next()
 }
 
 /// `begin, end, capacity` of a list of starts of large blocks, all of one size.

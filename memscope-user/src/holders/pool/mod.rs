@@ -7,6 +7,7 @@
 
 mod devices;
 mod downwards;
+mod exported;
 mod layout;
 #[cfg(test)]
 pub(super) mod made;
@@ -116,10 +117,10 @@ pub(super) enum Missing {
 
 /// Whether a library is mapped that has a known pool.
 pub(super) fn is_mapped(source: &dyn Source) -> bool {
-    devices::libraries(source).next().is_some() || mindspore::is_mapped(source)
+    exported::libraries(source, &devices::VARIABLES).next().is_some() || mindspore::is_mapped(source)
 }
 
-/// The device of a process whose framework uses one.
+/// The device of a process, where its framework uses one.
 pub(super) fn device(source: &dyn Source) -> Option<u32> {
     mindspore::is_mapped(source).then(|| mindspore::device(source)).flatten()
 }

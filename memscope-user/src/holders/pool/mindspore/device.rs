@@ -1,13 +1,12 @@
 //! The device of a process of `MindSpore`, which has one: what `set_device` says, else `set_context` and the environment.
 
-use super::variable;
+use super::super::exported::{self, Exported};
 use crate::holders::source::Source;
 
-const LIBRARY: &str = "libmindspore_core";
 /// `device type, number, whether that is the default` (`DeviceManagerConf`, 2.7.0 to 2.10.0).
-const SET: &str = "_ZN9mindspore17DeviceManagerConf9instance_E";
+pub(super) const SET: Exported = ("libmindspore_core", "_ZN9mindspore17DeviceManagerConf9instance_E");
 /// `MsContext`: flags, seven numbers of 32 bits, the first of which is the device, two floating-point numbers, texts.
-const CONTEXT: &str = "_ZN9mindspore9MsContext13inst_context_E";
+const CONTEXT: Exported = ("libmindspore_core", "_ZN9mindspore9MsContext13inst_context_E");
 const CONTEXT_BYTES: usize = 256;
 /// From the device's number to the end of the floating-point numbers.
 const NUMBERS: usize = 9;
@@ -26,8 +25,8 @@ pub(super) fn number(source: &dyn Source) -> Option<u32> {
 }
 
 /// What an exported pointer points at.
-fn halves(source: &dyn Source, symbol: &str, bytes: usize) -> Option<Vec<u32>> {
-    let variable = variable(source, LIBRARY, symbol)?;
+fn halves(source: &dyn Source, pointer: Exported, bytes: usize) -> Option<Vec<u32>> {
+    let variable = exported::variable(source, &[pointer])?;
     let object = source.read_pieces(&[variable], 8).first_chunk().copied().map(u64::from_le_bytes)?;
     let bytes = (object != 0).then(|| source.read_pieces(&[object], bytes))?;
     Some(bytes.as_chunks().0.iter().map(|half| u32::from_le_bytes(*half)).collect())

@@ -18,18 +18,19 @@ use std::time::Instant;
 
 use super::{
     Framework, MAX_BLOCKS, Missing, PATIENCE, Pool, PoolBlock, UsedBy,
+    exported::{self, Exported},
     trees::{self, Header},
 };
 use crate::{
     hash::{HashMap, HashSet},
     holders::{
         graph::Graph,
-        source::{ADDRESS_END, Mapping, Source},
+        source::{ADDRESS_END, Source},
     },
 };
 
-const LIBRARY: &str = "libmindspore_ascend_res_manager";
-const INSTANCE: &str = "_ZN9mindspore6device6ascend16AscendMemoryPool9instance_E";
+const INSTANCE: Exported =
+    ("libmindspore_ascend_res_manager", "_ZN9mindspore6device6ascend16AscendMemoryPool9instance_E");
 const CLASS: &str = "mindspore::device::ascend::DefaultAscendMemoryPool";
 /// Words of a pool and of an allocator in which their containers are.
 const POOL_WORDS: usize = 64;
@@ -107,31 +108,18 @@ struct Moment {
     tree: Option<(u64, [u64; 3])>,
 }
 
-fn library<'a>(source: &'a dyn Source, name: &str) -> Option<&'a Mapping> {
-    let mut files = source.mappings().iter().filter(|mapping| mapping.is_file() && mapping.file_offset == 0);
-    files.find(|mapping| mapping.file_name().starts_with(name))
-}
-
-/// Address of a variable that a library exports.
-pub(super) fn variable(source: &dyn Source, name: &str, symbol: &str) -> Option<u64> {
-    let mapping = library(source, name)?;
-    let symbols = source.symbols(mapping)?;
-    let vaddr = symbols.vaddr_of(symbol)?;
-    Some(mapping.start.wrapping_sub(symbols.first_vaddr).wrapping_add(vaddr))
-}
-
 /// The process's device.
 pub(super) fn device(source: &dyn Source) -> Option<u32> {
     device::number(source)
 }
 
 pub(super) fn is_mapped(source: &dyn Source) -> bool {
-    library(source, LIBRARY).is_some()
+    exported::libraries(source, &[INSTANCE]).next().is_some()
 }
 
 /// The pool's object.
 pub(super) fn object(graph: &Graph<'_>) -> Result<u64, Missing> {
-    let variable = variable(graph.memory.source(), LIBRARY, INSTANCE).ok_or(Missing::Allocator)?;
+    let variable = exported::variable(graph.memory.source(), &[INSTANCE]).ok_or(Missing::Allocator)?;
     let object = graph.memory.word(variable).filter(|object| *object != 0).ok_or(Missing::Blocks)?;
     let class = graph.memory.word(object).and_then(|word| graph.classes.class(word));
     // Another one is there with `MS_ALLOC_CONF` or a variable for tests.

@@ -38,7 +38,7 @@ struct Made {
 }
 
 /// A library that exports one variable.
-fn library(sample: &mut Sample, start: u64, name: &str, variable: &str, object: u64) {
+fn library(sample: &mut Sample, start: u64, (name, variable): (&str, &str), object: u64) {
     let path = format!("/usr/lib/{name}.so");
     sample.image.map(Image::plain(start, PAGE, Backing::File, &path));
     let objects = vec![Symbol { vaddr: VARIABLE, size_bytes: 8, name: variable.into() }];
@@ -51,10 +51,10 @@ impl Made {
     fn new(since: bool) -> Self {
         let mut sample = Sample::new();
         let pool = sample.cpp("N9mindspore6device6ascend23DefaultAscendMemoryPoolE", &[0; 64]);
-        library(&mut sample, MANAGER, "libmindspore_ascend_res_manager", super::INSTANCE, pool);
+        library(&mut sample, MANAGER, super::INSTANCE, pool);
         let device = sample.block(64);
         sample.put_words(device, &[3 << 32 | 2, 0]);
-        library(&mut sample, CORE, "libmindspore_core", "_ZN9mindspore17DeviceManagerConf9instance_E", device);
+        library(&mut sample, CORE, super::device::SET, device);
         let (allocator, first, second) = (sample.block(512), sample.block(40), sample.block(40));
         sample.put_words(first, &[4 * MIB, FIRST, 7]);
         sample.put_words(second, &[2 * MIB, SECOND, 7]);
