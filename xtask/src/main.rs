@@ -74,6 +74,8 @@ usage: ./x VERB [ARGUMENTS]
                       x86-64, CPython 3.11, network and 2 GB of disk for each version)
   mindspore [VERSION...] [-- TEST ARGUMENTS]
                       the same with real MindSpore and its figures
+  pythons             CPython 3.14 with its C library, from Debian's next release, in target/pythons; `test`, `live` and `wheel --test`
+                      use it then
   servers [NAME...] [-- TEST ARGUMENTS]
                       the same with real servers and frameworks on torch_npu 2.9.0.post9, and with leaks put into their programs: transformers,
                       ddp, fsdp2, vllm (what `npu` needs, 200 MB for each and 2.5 GB for vllm); docs/servers.md
@@ -127,6 +129,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "miri" => miri::run(arguments),
         "npu" => npu::run(arguments),
         "mindspore" => mindspore::run(arguments),
+        "pythons" => interpreters::run(arguments),
         "servers" => servers::run(arguments),
         "bench" => bench::run(arguments),
         "vm" => vm::run(arguments),

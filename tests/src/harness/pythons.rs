@@ -1,5 +1,5 @@
 //! Interpreters for tests: those in `MEMSCOPE_PYTHONS` (paths, separated by colons), `python3` and `python3.8` to `python3.14` in
-//! `PATH`, and those of pyenv (`PYENV_ROOT`, or `.pyenv` in the home directory). At least one has to be there.
+//! `PATH`, those of pyenv (`PYENV_ROOT`, or `.pyenv` in the home directory), and what `./x pythons` fetched. At least one has to be there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,6 +35,12 @@ pub fn interpreters() -> Vec<Python> {
     let pyenv = std::env::var_os("PYENV_ROOT").map(PathBuf::from).or_else(home);
     let versions = pyenv.into_iter().flat_map(|pyenv| fs::read_dir(pyenv.join("versions"))).flatten().flatten();
     paths.extend(versions.map(|version| version.path().join("bin/python3")));
+    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(|root| root.join("target/pythons"));
+    let fetched = fetched.into_iter().flat_map(fs::read_dir).flatten().flatten();
+    paths.extend(fetched.map(|version| {
+        let name = format!("python{}", version.file_name().to_string_lossy());
+        version.path().join("usr/bin").join(name)
+    }));
     let mut found: Vec<Python> = paths.iter().filter(|path| path.exists()).filter_map(|path| ask(path)).collect();
     found.sort();
     found.dedup_by_key(|python| (python.version, python.library.is_some()));
