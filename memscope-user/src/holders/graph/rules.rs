@@ -180,8 +180,13 @@ impl Graph<'_> {
             size if size < MAX_ITEM_BYTES => size * self.items(object),
             _ => 0,
         };
-        let inline = python.layout.has_inline_values(ty.flags);
-        let values = if inline { python.layout.values_head() + 8 * INLINE_VALUES } else { 0 };
+        let values = if python.layout.has_inline_values(ty.flags) {
+            // Its room is their head's first byte (`PyDictValues`, Include/internal/pycore_dict.h); what is behind is not cleared.
+            let room = self.memory.word_or_0(object + ty.basic_size) & 0xff;
+            python.layout.values_head() + 8 * room.min(INLINE_VALUES)
+        } else {
+            0
+        };
         ty.basic_size + items + values
     }
 
