@@ -55,6 +55,12 @@ impl Hold {
         }
     }
 
+    /// All that wait, in time order.
+    #[cfg(feature = "trace")]
+    pub(super) fn items(&self) -> impl Iterator<Item = &Item> {
+        self.queue.iter().filter_map(|slot| slot.item.as_ref())
+    }
+
     /// Takes an item; returns the oldest one when there is no room for both.
     pub(super) fn push(&mut self, item: Item) -> Option<Item> {
         let key = (item.head.tid, item.head.row);

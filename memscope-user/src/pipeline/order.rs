@@ -89,6 +89,12 @@ impl Order {
         if run == Some(oldest) { self.run.pop_front() } else { self.stragglers.pop().map(|oldest| oldest.0) }
     }
 
+    /// All that wait, in no order.
+    #[cfg(feature = "trace")]
+    pub(super) fn items(&self) -> impl Iterator<Item = &Item> {
+        self.run.iter().chain(self.stragglers.iter().map(|Oldest(item)| item))
+    }
+
     /// Call on every flush.
     pub(super) fn calm(&mut self) {
         calm::queue(&mut self.run);

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 
 use super::Pipeline;
 use super::domains::Effect;
+use super::item::Item;
 use super::process::Process;
 use crate::analyses::growth::MIN_GROWING_BLOCKS;
 use crate::backend::Backend;
@@ -60,6 +61,14 @@ impl Pipeline {
     /// What has come since the last time, before it is in time order.
     pub(crate) fn take_urgent(&mut self) -> Urgent {
         std::mem::take(&mut self.urgent)
+    }
+
+    /// Whether most blocks of a process are known, but not in time order yet: those of a program that fills a device within milliseconds.
+    pub(crate) fn is_behind(&self, pid: u32) -> bool {
+        let begins = |item: &&Item| item.head.pid == pid && item.effect.begins_block();
+        let waiting = self.order.items().chain(self.hold.items()).filter(begins).count();
+        let known = self.processes.get(&pid).map_or(0, |process| process.blocks().all().take(waiting).count());
+        known < waiting
     }
 
     /// Blocks with holders that are worth a look, of the processes with the most memory.

@@ -260,6 +260,9 @@ fn take(Job { look, at, processes, .. }: &Job, notes: &ring::Notes, budget: Budg
         let budget = Budget { longest: left, ..budget };
         // Memory of a process is hostile, and a trace without holders is better than none.
         match crew::quietly(|| of_places(&process, &blocks, budget)) {
+            Some(Ok(found)) if found.places.iter().all(|place| place.blocks.is_empty()) => {
+                not("its blocks were freed or changed meanwhile".to_owned());
+            }
             Some(Ok(found)) => {
                 report(&found, *pid, speaker);
                 each(&found, (*look, *pid), send);

@@ -20,6 +20,8 @@ use crate::{
     usage::Trigger,
 };
 
+/// Longest wait for the blocks of a process with a failed request.
+const IN_ORDER: Duration = Duration::from_secs(1);
 /// Interval of writing rows to the disk; batches come less often while few records come.
 const FLUSH: Duration = Duration::from_millis(150);
 /// Longest wait of a request while no records come.
@@ -73,7 +75,7 @@ pub(super) fn start(
     asks: Receiver<Ask>,
 ) -> std::io::Result<JoinHandle<Written>> {
     crew.spawn("memscope-write", move |post| {
-        let mut writer = Writer { work, capture_error: None, unflushed_bytes: 0, much: None };
+        let mut writer = Writer { work, capture_error: None, unflushed_bytes: 0, much: None, failed: None };
         if post.part(|post| writer.run(&batches, &asks, post)).is_none() {
             // Its files keep their rows; its findings are unreliable.
             post.part(|_| drop(writer.work.pipeline.take()));
@@ -90,6 +92,8 @@ struct Writer {
     unflushed_bytes: usize,
     /// Time of the last burst, until its memory is freed.
     much: Option<Instant>,
+    /// A request of this process has failed, at this time, and its blocks are not in time order yet.
+    failed: Option<(u32, Instant)>,
 }
 
 impl Writer {
@@ -103,13 +107,13 @@ impl Writer {
                         batch.bytes.extend(note_record(monotonic_ns(), 0, &note));
                     }
                     self.take(&batch.bytes);
-                    self.look_if_urgent();
                     post.round();
                     self.work.spent.give(batch.bytes);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+            self.look_if_urgent();
             for ask in asks.try_iter() {
                 self.answer(ask);
             }
@@ -135,8 +139,17 @@ impl Writer {
     fn look_if_urgent(&mut self) {
         let (Some(pipeline), Some(looker)) = (&mut self.work.pipeline, &self.work.looker) else { return };
         let urgent = pipeline.take_urgent();
-        if urgent.failed.is_some() && looker.begins(LookMoment::FailedRequest) {
-            self.look(LookMoment::FailedRequest, urgent.failed, None);
+        if let Some(pid) = urgent.failed
+            && self.failed.is_none()
+            && looker.begins(LookMoment::FailedRequest)
+        {
+            self.failed = Some((pid, Instant::now()));
+        }
+        if let Some((pid, since)) = self.failed {
+            if !pipeline.is_behind(pid) || since.elapsed() >= IN_ORDER {
+                self.failed = None;
+                self.look(LookMoment::FailedRequest, Some(pid), None);
+            }
         } else if urgent.exits && looker.begins(LookMoment::Exit) {
             self.look(LookMoment::Exit, None, None);
         }
@@ -147,6 +160,10 @@ impl Writer {
         let (Some(pipeline), Some(looker)) = (&mut self.work.pipeline, self.work.looker.clone()) else { return };
         let processes = looker.worth(at, failed, pipeline.choose_blocks());
         if processes.is_empty() {
+            if let Some(pid) = failed {
+                let reason = "no live block of the process is known".to_owned();
+                self.take(&note_record(monotonic_ns(), 0, &Note::NoLook { look: 0, pid, at, reason }));
+            }
             return;
         }
         let look = looker.number();

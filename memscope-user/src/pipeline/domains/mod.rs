@@ -21,6 +21,8 @@ use std::sync::Arc;
 use super::rows::{Probe, RawCall, Unusable};
 use super::stacks::Code;
 use crate::backend::Backend;
+#[cfg(feature = "trace")]
+use crate::backend::PoolChange;
 use crate::capture::Note;
 use crate::decode::Objects;
 use crate::model::Figures;
@@ -63,6 +65,15 @@ impl Effect {
     /// The status of a request for memory that has failed.
     pub(super) const fn failed_status(&self) -> Option<i32> {
         if let Self::Failing(failing::Effect::Failed(failure)) = self { Some(failure.status) } else { None }
+    }
+
+    /// A block begins, by the driver or a pool.
+    pub(super) const fn begins_block(&self) -> bool {
+        match self {
+            Self::Memory(memory::Effect::Alloc(_)) => true,
+            Self::Pool(pools::Effect::Report(report)) => matches!(report.change, PoolChange::Alloc),
+            _ => false,
+        }
     }
 
     /// The program begins to exit.

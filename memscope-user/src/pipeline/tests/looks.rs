@@ -133,3 +133,21 @@ fn a_look_in_parts() {
     }
     assert_eq!(addresses, (0..3000).collect::<Vec<u64>>());
 }
+
+/// Whether most blocks of a process wait for their turn: not those of another process, and not once they are in order.
+#[test]
+fn blocks_that_wait_for_their_turn() {
+    let (mut pipeline, _seen, _written) = tapped(config());
+    let mut behind = |records: &[Vec<u8>], pid| {
+        pipeline.feed(&records.concat()).expect("fed");
+        pipeline.is_behind(pid)
+    };
+    assert!(!behind(&[], 7));
+    assert!(behind(&[main(1).alloc(0x1000, 512, device(0)), main(2).alloc(0x2000, 512, device(0))], 7));
+    assert!(!behind(&[], 8));
+    assert!(!behind(&[at(3, 0, 0).note(&Note::Watermark { mono_ns: LATER_NS - 1 })], 7));
+    // Two are known, and as many wait; then three.
+    let later = |at, addr| main(LATER_NS + at).alloc(addr, 512, device(0));
+    assert!(!behind(&[later(0, 0x3000), later(1, 0x4000)], 7));
+    assert!(behind(&[later(2, 0x5000)], 7));
+}
