@@ -70,7 +70,7 @@ pub struct Status {
     pub events: u64,
     /// Records lost so far.
     pub lost: u64,
-    /// Traced processes.
+    /// Traced processes, and those that are left out for a while with a pool that was read.
     pub processes: Vec<ProcessStatus>,
     /// Processes that are left out.
     pub excluded: usize,
@@ -91,6 +91,9 @@ pub struct ProcessStatus {
     pub pod: String,
     /// Its container.
     pub container: String,
+    /// It is not traced for a while: the sums of its pools are read.
+    #[serde(default)]
+    pub left_out: bool,
     /// Its pools.
     pub pools: Vec<PoolStatus>,
 }

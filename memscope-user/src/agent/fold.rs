@@ -101,7 +101,8 @@ struct Live {
     blocks: u64,
     bytes: u64,
     untracked_bytes: u64,
-    older_bytes: [u64; AGES.len()],
+    /// Of the processes with known ages, if there is one.
+    older_bytes: Option<[u64; AGES.len()]>,
     growth: Option<f64>,
     seconds_left: Option<[Option<f64>; 3]>,
     suspects: Vec<f64>,
@@ -115,8 +116,10 @@ impl Live {
         self.blocks += series.live_blocks;
         self.bytes = self.bytes.saturating_add(series.live_bytes);
         self.untracked_bytes = self.untracked_bytes.saturating_add(series.untracked_bytes());
-        for (sum, minutes) in self.older_bytes.iter_mut().zip(AGES) {
-            *sum = sum.saturating_add(series.older_bytes(minutes, now_minute));
+        if series.has_ages() {
+            for (sum, minutes) in self.older_bytes.get_or_insert_default().iter_mut().zip(AGES) {
+                *sum = sum.saturating_add(series.older_bytes(minutes, now_minute));
+            }
         }
         self.growth = added(self.growth, series.growth(), |one, other| one + other);
         self.seconds_left = soonest(self.seconds_left, series.seconds_left());
@@ -287,7 +290,7 @@ fn of_live(group: &Group, live: &Live) -> Vec<Sample> {
         whole("memscope_memory_live_blocks", live.blocks),
         whole("memscope_memory_untracked_bytes", live.untracked_bytes),
     ];
-    for (minutes, bytes) in AGES.into_iter().zip(live.older_bytes) {
+    for (minutes, bytes) in AGES.into_iter().zip(live.older_bytes.into_iter().flatten()) {
         samples.push(Sample::whole(
             "memscope_memory_live_older_bytes",
             group.with("age", (minutes * 60).to_string()),

@@ -163,7 +163,12 @@ pub const FAMILIES: &[Family] = &[
         "Device memory in use beyond the live blocks of the driver that are traced.",
     ),
     family("memscope_process_memory_bytes", Kind::Gauge, BYTES, "Live bytes by process; the number is the host's."),
-    family("memscope_process", Kind::Info, None, "Traced processes."),
+    family(
+        "memscope_process",
+        Kind::Info,
+        None,
+        "Processes that are traced, or are left out for a while with a pool that was read.",
+    ),
     family("memscope_allocations", Kind::Counter, None, "Blocks allocated."),
     family("memscope_frees", Kind::Counter, None, "Blocks freed that were allocated since the attach."),
     family("memscope_allocated_bytes", Kind::Counter, BYTES, "Bytes allocated."),
@@ -184,6 +189,12 @@ pub const FAMILIES: &[Family] = &[
         Kind::Gauge,
         None,
         "Processes that map an Ascend library, by what the agent does with them.",
+    ),
+    family(
+        "memscope_agent_pool_readings",
+        Kind::Counter,
+        None,
+        "Readings of the pools of processes that are left out of the trace for a while.",
     ),
     family("memscope_bundles", Kind::Counter, None, "Bundles of processes that ran out of memory."),
     family(

@@ -29,6 +29,7 @@ mod node;
 mod otlp;
 pub mod page;
 mod process;
+pub mod reader;
 pub mod rules;
 mod run;
 pub mod series;

@@ -1,5 +1,6 @@
 //! The agent's state: who is traced, what that takes, and the pages made of it.
 
+mod aside;
 mod recording;
 mod status;
 
@@ -10,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use self::aside::{Aside, LEFT_OUT};
 use super::{
     books::Account,
     budget::{Budget, Level, Reading, Reason, Step},
@@ -32,8 +34,6 @@ use super::{
 };
 use crate::{os::process::is_alive, session::Speaker};
 
-/// A process that is left out, or could not join, is tried again after this time.
-const LEFT_OUT: Duration = Duration::from_secs(600);
 /// Changes of the level that `status` shows.
 const MAX_CHANGES: usize = 16;
 const MINUTE_NS: u64 = 60_000_000_000;
@@ -48,7 +48,7 @@ pub(super) struct Node<S> {
     users: Users,
     targets: BTreeMap<u32, Target>,
     excluded: BTreeSet<u32>,
-    left_out: BTreeMap<u32, Instant>,
+    aside: Aside,
     refused: u64,
     fold: Fold,
     budget: Budget,
@@ -100,7 +100,7 @@ impl<S: Source> Node<S> {
             users: Users::default(),
             targets: BTreeMap::new(),
             excluded: BTreeSet::new(),
-            left_out: BTreeMap::new(),
+            aside: Aside::default(),
             refused: 0,
             fold: Fold::default(),
             pages,
@@ -151,7 +151,7 @@ impl<S: Source> Node<S> {
                 self.discovery.forget(pid, now + LEFT_OUT);
                 self.refused += 1;
             } else if self.select(pid) {
-                self.left_out.remove(&pid);
+                self.aside.remove(pid);
                 joining.push(pid);
             } else {
                 // It may run another program by then, or its pod have a name.
@@ -197,7 +197,8 @@ impl<S: Source> Node<S> {
     pub(super) fn page(&mut self, now: Instant) {
         let now_ns = otlp::since_epoch_ns();
         let minute = now_ns / MINUTE_NS;
-        if std::mem::replace(&mut self.minute, minute) != minute {
+        let is_new = std::mem::replace(&mut self.minute, minute) != minute;
+        if is_new {
             self.source.minute(minute as u32);
         }
         let mut account = self.source.account();
@@ -205,14 +206,17 @@ impl<S: Source> Node<S> {
         let level = self.budget.level();
         self.adopt(&account, now);
         self.keep_to_budget(&account, now);
-        let mut samples = self.fold.samples(&account, &self.targets, now_ns, self.config.metrics.per_process);
+        self.read_aside(&account, is_new.then_some(minute as u32));
         self.write_bundles(&account);
         self.keep_evidence(minutes, level, minute as u32, now);
-        samples.extend(self.own_samples(&account));
-        self.bound(&mut samples);
-        self.status = self.new_status(&account);
-        self.pages.set(page::write(&samples, Format::Text), page::write(&samples, Format::OpenMetrics));
+        let own = self.own_samples(&account);
         self.otlp.suspect(&account, &self.targets);
+        let targets = self.add_aside(&mut account);
+        let mut samples = self.fold.samples(&account, &targets, now_ns, self.config.metrics.per_process);
+        samples.extend(own);
+        self.bound(&mut samples);
+        self.status = self.new_status(&account, &targets);
+        self.pages.set(page::write(&samples, Format::Text), page::write(&samples, Format::OpenMetrics));
         self.otlp.page(&samples, now);
         self.part(&account, now);
     }
@@ -222,7 +226,7 @@ impl<S: Source> Node<S> {
         let unknown: Vec<u32> = account
             .processes
             .iter()
-            .filter(|(pid, known)| !known.ended && !self.targets.contains_key(pid) && !self.left_out.contains_key(pid))
+            .filter(|(pid, known)| !known.ended && !self.targets.contains_key(pid) && !self.aside.contains(**pid))
             .map(|(pid, _)| *pid)
             .collect();
         for pid in unknown {
@@ -282,7 +286,7 @@ impl<S: Source> Node<S> {
                 }
             }
             (Level::Detached, _) | (Level::NoBusy, Level::NoStacks) => {
-                for pid in std::mem::take(&mut self.left_out).into_keys() {
+                for pid in self.aside.take() {
                     self.discovery.forget(pid, now);
                 }
             }
@@ -290,18 +294,12 @@ impl<S: Source> Node<S> {
         }
     }
 
-    fn leave_out(&mut self, pid: u32, now: Instant) {
-        self.source.leave(pid);
-        self.left_out.insert(pid, now + LEFT_OUT);
-        self.discovery.forget(pid, now + LEFT_OUT);
-    }
-
     /// Forgets processes that have ended, or are left out.
     fn part(&mut self, account: &Account, now: Instant) {
         for (pid, _) in account.processes.iter().filter(|(_, known)| known.ended) {
             self.targets.remove(pid);
         }
-        self.left_out.retain(|pid, until| *until > now && process::uid_of(*pid).is_some());
+        self.aside.forget(now);
         self.excluded.retain(|pid| process::uid_of(*pid).is_some());
     }
 
@@ -354,12 +352,13 @@ impl<S: Source> Node<S> {
             ),
             whole("memscope_targets", Some(("state", "traced")), traced),
             whole("memscope_targets", Some(("state", "excluded")), self.excluded.len() as u64),
-            whole("memscope_targets", Some(("state", "left_out")), self.left_out.len() as u64),
+            whole("memscope_targets", Some(("state", "left_out")), self.aside.len() as u64),
             whole("memscope_targets", Some(("state", "refused")), self.refused),
             whole("memscope_bundles", Some(("result", "ok")), self.bundles_written),
             whole("memscope_bundles", Some(("result", "error")), self.bundles_failed),
             info(),
         ];
+        samples.extend(self.aside.samples());
         samples.extend(self.evidence.iter().flat_map(Evidence::samples));
         samples.extend(self.meter.samples());
         samples.push(Sample::real("memscope_agent_budget_ratio", Vec::new(), self.config.budget.cores));

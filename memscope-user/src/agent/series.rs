@@ -6,6 +6,7 @@ use super::curve::{Curve, Points};
 use crate::{
     hash::HashMap,
     model::{Alloc, AllocFailed, Block, Device, Free, FreeCause, Pool, Stacks, UnknownFree},
+    session::PoolSums,
 };
 
 /// The pool that figures are of.
@@ -91,6 +92,8 @@ pub struct Series {
     places_full: bool,
     points: Points,
     curve: Curve,
+    /// It is of a process that is left out: sums alone are known, as they were read.
+    is_read: bool,
 }
 
 impl Series {
@@ -192,6 +195,13 @@ impl Series {
         }
     }
 
+    /// The pool's sums were read.
+    pub(super) fn read(&mut self, sums: &PoolSums) {
+        self.is_read = true;
+        (self.live_blocks, self.live_bytes) = (sums.live_blocks, sums.live_bytes);
+        self.reported(sums.used_bytes, Some(sums.reserved_bytes));
+    }
+
     /// A minute is over. `free_bytes`: what the driver has free on the device.
     pub(super) fn minute(&mut self, minute: u32, free_bytes: Option<u64>) {
         self.points.add(minute, self.live_bytes);
@@ -220,6 +230,11 @@ impl Series {
                 *oldest.get_mut() = oldest.get().saturating_add(bytes);
             }
         }
+    }
+
+    /// Whether the ages of blocks are known.
+    pub(super) const fn has_ages(&self) -> bool {
+        !self.is_read
     }
 
     /// Live bytes that are older than this many minutes, to the minute.

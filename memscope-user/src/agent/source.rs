@@ -15,6 +15,7 @@ use super::{
     books::{Account, Books},
     budget::Level,
     config::Config,
+    reader::{PoolReading, Reader},
 };
 use crate::{
     model::Event,
@@ -50,6 +51,10 @@ pub trait Source {
     fn account(&self) -> Account;
     /// What the engine has taken and lost.
     fn spent(&self) -> Spent;
+    /// Has the pools of processes read that are not traced, unless it is too soon after the last time.
+    fn read_pools(&self, pids: Vec<u32>);
+    /// What was read since the last time.
+    fn take_readings(&self) -> Vec<PoolReading>;
     /// It traces no longer.
     fn has_ended(&self) -> bool;
     /// Ends; no process is traced from here on. Says why, if it had ended by itself.
@@ -61,6 +66,7 @@ pub struct Streaming {
     trace: Option<Trace>,
     control: Control,
     heard: Arc<Heard>,
+    reader: Reader,
 }
 
 impl Streaming {
@@ -74,7 +80,8 @@ impl Streaming {
         let books = Mutex::new(books);
         let heard = Arc::new(Heard { books, spent: Mutex::default(), ended: AtomicBool::new(false), say });
         let trace = Trace::start(options(config), Arc::clone(&heard) as Arc<dyn Listener>)?;
-        Ok(Self { control: trace.control(), trace: Some(trace), heard })
+        let reader = Reader::start().map_err(TraceError::system("cannot start the thread for pools"))?;
+        Ok(Self { control: trace.control(), trace: Some(trace), heard, reader })
     }
 }
 
@@ -134,6 +141,14 @@ impl Source for Streaming {
 
     fn spent(&self) -> Spent {
         *self.heard.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_pools(&self, pids: Vec<u32>) {
+        self.reader.ask(pids);
+    }
+
+    fn take_readings(&self) -> Vec<PoolReading> {
+        self.reader.take()
     }
 
     fn has_ended(&self) -> bool {

@@ -97,7 +97,7 @@ fn status_text(status: &Status) -> String {
          {} traced, {excluded} left out by rules\n",
         overhead_cores * 100.0,
         budget_cores * 100.0,
-        counted(processes.len() as u64, "process")
+        counted(processes.iter().filter(|process| !process.left_out).count() as u64, "process")
     );
     for change in changes {
         let _ = writeln!(text, "  {change}");
@@ -109,11 +109,13 @@ fn status_text(status: &Status) -> String {
 }
 
 fn process_text(process: &ProcessStatus, text: &mut String) {
-    let ProcessStatus { pid, command, namespace, pod, container, pools, .. } = process;
+    let ProcessStatus { pid, command, namespace, pod, container, left_out, pools, .. } = process;
     let place = [namespace, pod, container].map(String::as_str).into_iter().filter(|name| !name.is_empty());
     let place = place.collect::<Vec<_>>().join("/");
     // Memory takes everything.
-    let _ = writeln!(text, "\n{pid} {command} {place}");
+    let aside = if *left_out { "(left out for a while: its pool is read)" } else { "" };
+    let line = [command, &place, aside].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
+    let _ = writeln!(text, "\n{pid} {line}");
     for PoolStatus { device, pool, live_bytes, untracked_bytes, seconds_left, growing, .. } in pools {
         let more = if *untracked_bytes > 0 {
             format!(", {} not known by place", size(*untracked_bytes))
@@ -193,8 +195,10 @@ mod tests {
             namespace: "train".into(),
             pod: "job-0".into(),
             container: String::new(),
+            left_out: false,
             pools: vec![pool],
         };
+        let aside = ProcessStatus { pid: 8, left_out: true, pools: Vec::new(), ..process.clone() };
         let status = Status {
             version: "1".into(),
             level: 1,
@@ -203,13 +207,14 @@ mod tests {
             budget_cores: 0.02,
             events: 10,
             lost: 0,
-            processes: vec![process],
+            processes: vec![process, aside],
             excluded: 3,
         };
         let expected = "agent 1: level 1, 1.23 % of a core of 2.00 % allowed, 10 events, 0 lost\n\
             1 process traced, 3 left out by rules\n  after 80 s: level 0 -> 1 (cpu)\n\n\
             7 python train/job-0\n  npu:0 PTA: 2.0 MiB live, 1.0 MiB not known by place\n    \
-            full in 2.0 h (60 min to later, or never, 90 %)\n    grows by 1.0 MiB a minute: f\n";
+            full in 2.0 h (60 min to later, or never, 90 %)\n    grows by 1.0 MiB a minute: f\n\n\
+            8 python train/job-0 (left out for a while: its pool is read)\n";
         assert_eq!(status_text(&status), expected);
     }
 }

@@ -40,6 +40,7 @@ mod side;
 mod stacks;
 mod start;
 mod stream;
+mod sums;
 mod target;
 pub(crate) mod text;
 mod work;
@@ -74,6 +75,7 @@ pub use self::{
         Analyses, CallStacks, CollectOptions, DEFAULT_STACK_FRAMES, Devices, Events, KernelLimits, LateLibraries,
         OutputOptions, Program, RowLevel, Samples, TraceOptions, Traced, UsageOptions,
     },
+    sums::{PoolSums, pool_sums},
 };
 #[cfg(feature = "cli")]
 pub(crate) use self::{

@@ -185,7 +185,7 @@ fn held_notes(pid: u32, process: &Process, books: &Books, speaker: &Speaker) -> 
 }
 
 /// Event type of a framework's pool.
-fn pool_name(framework: Framework) -> Option<String> {
+pub(super) fn pool_name(framework: Framework) -> Option<String> {
     match framework {
         Framework::Torch => None,
         Framework::MindSpore => Some("MINDSPORE".to_owned()),

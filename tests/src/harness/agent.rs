@@ -32,8 +32,18 @@ impl Agent {
     /// The same with further settings.
     #[must_use]
     pub fn start_with(name: &str, further: &str) -> Self {
+        Self::start_by(|folder| settings(folder, name, (1_000_000_000, further)))
+    }
+
+    /// The same; a process with more events in a second than these is left out.
+    #[must_use]
+    pub fn start_for(name: &str, events_per_process: u32) -> Self {
+        Self::start_by(|folder| settings(folder, name, (events_per_process, "")))
+    }
+
+    fn start_by(settings: impl FnOnce(&Folder) -> PathBuf) -> Self {
         let folder = Folder::new();
-        let config = settings(&folder, name, further);
+        let config = settings(&folder);
         let mut command = Command::new(tracer_path());
         command.arg("agent").arg("--config").arg(config).current_dir(folder.path());
         let process = Process::spawn(&mut command, folder.path(), "agent");
@@ -121,7 +131,7 @@ impl Agent {
     }
 }
 
-fn settings(folder: &Folder, name: &str, further: &str) -> PathBuf {
+fn settings(folder: &Folder, name: &str, (events_per_process, further): (u32, &str)) -> PathBuf {
     let config = folder.path().join("agent.toml");
     let socket = folder.path().join("agent.sock");
     let bundles = folder.path().join("bundles");
@@ -129,7 +139,7 @@ fn settings(folder: &Folder, name: &str, further: &str) -> PathBuf {
         "[rules]\notherwise = \"exclude\"\n[[rules.list]]\ncommand = \"{name}\"\n\
          [discovery]\ninterval_seconds = 0.1\nlongest_seconds = 0.1\n\
          [metrics]\nlisten = \"127.0.0.1:0\"\ninterval_seconds = 0.3\n\
-         [budget]\ncores = 1000.0\nevents_per_process = 1000000000\n\
+         [budget]\ncores = 1000.0\nevents_per_process = {events_per_process}\n\
          [names]\ncontainer_logs = \"\"\n\
          [bundles]\ndirectory = \"{}\"\n\
          [control]\nsocket = \"{}\"\n{further}",

@@ -185,26 +185,45 @@ fn found_by_an_agent_with_other_allocators() {
     }
 }
 
+/// A process that is left out as it has too many events: its pool is read, and all of it is beyond the blocks that are known by place.
+#[test]
+fn left_out_by_an_agent() {
+    for visible in [[0, 1], [1, 0]] {
+        let list = format!("{},{}", visible[0], visible[1]);
+        let program = Program::new("churn.py 1200 1000").env("ASCEND_RT_VISIBLE_DEVICES", &list);
+        agrees_with_an_agent(&program, |name| Agent::start_for(name, 1), visible, true);
+    }
+}
+
 fn joined_by_an_agent(program: &Program) {
+    agrees_with_an_agent(program, Agent::start, [0, 1], false);
+}
+
+/// `visible`: numbers of the program's two devices on the machine.
+fn agrees_with_an_agent(program: &Program, agent: impl FnOnce(&str) -> Agent, visible: [u32; 2], is_left_out: bool) {
     let (mut target, folder) = program.waiting();
     let name = std::fs::read_to_string(format!("/proc/{}/comm", target.pid())).expect("it runs");
-    let agent = Agent::start(name.trim());
+    let agent = agent(name.trim());
     let of = |page: &Page, metric: &str, device: u32| {
         let labels = [("pool", "pta"), ("id", &*device.to_string())];
         page.count(metric, &labels).unwrap_or_default()
     };
     let page = agent.wait_for_page("the pool", |page| {
-        [0, 1].iter().all(|device| of(page, "memscope_memory_live_bytes", *device) > 0)
+        let left_out = page.count("memscope_targets", &[("state", "left_out")]);
+        // It has left the trace when no block is known by place any more.
+        let metric = if is_left_out { "memscope_memory_untracked_bytes" } else { "memscope_memory_live_bytes" };
+        left_out == Some(u64::from(is_left_out)) && [0, 1].iter().all(|device| of(page, metric, *device) > 0)
     });
     go_on(&folder);
     assert!(target.wait().success());
     agent.end();
     let truth = Truth::read(&folder);
     let mark = truth.marks.iter().find(|mark| mark.name == "attached").expect("the moment");
-    for device in [0, 1] {
+    for (device, number) in (0..).zip(visible) {
         let metrics = ["memscope_memory_live_bytes", "memscope_pool_reserved_bytes", "memscope_memory_untracked_bytes"];
         let said = ["allocated_bytes.all.current", "reserved_bytes.all.current"].map(|key| mark.stat(device, key));
-        let found = metrics.map(|metric| of(&page, metric, device));
-        assert_eq!(found, [said[0], said[1], 0], "device {device}, {program:?}");
+        let found = metrics.map(|metric| of(&page, metric, number));
+        let untracked = if is_left_out { said[0] } else { 0 };
+        assert_eq!(found, [said[0], said[1], untracked], "device {device}, {program:?}");
     }
 }

@@ -8,6 +8,7 @@ use crate::{
         books::Account,
         control::{GrowingPlace, LargestPlace, PoolStatus, ProcessStatus, Status},
         evidence::key,
+        fold::Target,
         source::Source,
     },
     model::Stack,
@@ -17,9 +18,9 @@ use crate::{
 const MAX_PLACES: usize = 5;
 
 impl<S: Source> Node<S> {
-    pub(super) fn new_status(&self, account: &Account) -> Status {
+    pub(super) fn new_status(&self, account: &Account, targets: &BTreeMap<u32, Target>) -> Status {
         let mut processes: BTreeMap<u32, ProcessStatus> = BTreeMap::new();
-        for (pid, target) in &self.targets {
+        for (pid, target) in targets {
             if account.processes.get(pid).is_none_or(|known| known.ended) {
                 continue;
             }
@@ -31,6 +32,7 @@ impl<S: Source> Node<S> {
                 namespace: place.namespace,
                 pod: place.pod_name,
                 container: place.container_name,
+                left_out: self.aside.contains(*pid),
                 pools: Vec::new(),
             };
             processes.insert(*pid, status);

@@ -10,11 +10,13 @@ use crate::{
     agent::{
         books::Known,
         otlp::receiver::Receiver,
+        reader::PoolReading,
         series::{Series, SeriesKey},
         source::Spent,
     },
     backend::ascend::pools,
     model::Device,
+    session::PoolSums,
 };
 
 /// A source without a trace.
@@ -24,6 +26,8 @@ struct Said {
     spent: Cell<Spent>,
     left: RefCell<Vec<u32>>,
     levels: RefCell<Vec<Level>>,
+    asked: RefCell<Vec<Vec<u32>>>,
+    readings: RefCell<Vec<PoolReading>>,
 }
 
 impl Source for Said {
@@ -49,6 +53,14 @@ impl Source for Said {
 
     fn spent(&self) -> Spent {
         self.spent.get()
+    }
+
+    fn read_pools(&self, pids: Vec<u32>) {
+        self.asked.borrow_mut().push(pids);
+    }
+
+    fn take_readings(&self) -> Vec<PoolReading> {
+        self.readings.take()
     }
 
     fn has_ended(&self) -> bool {
@@ -102,6 +114,70 @@ fn flooding_process_is_left_out_alone() {
     let state = |state| value(&node, &format!("memscope_targets{{state=\"{state}\"}}"));
     assert_eq!((state("left_out").as_deref(), state("refused").as_deref()), (Some("1"), Some("0")));
     assert_eq!(value(&node, "memscope_agent_level").as_deref(), Some("0"));
+}
+
+/// What a process holds that is left out is on the page by what was read of its pool, beside what is traced: sums and no ages, and the last
+/// ones where a reading fails. It is asked for with each page.
+#[test]
+fn processes_left_out_are_read() {
+    let mut config = Config::default();
+    config.budget.events_per_process = 1000;
+    config.budget.cores = 1000.0;
+    let mut node = node(config);
+    let [own, parent] = living();
+    let start = Instant::now();
+    events(&node, &[(own, 10), (parent, 10)]);
+    node.page(start);
+    events(&node, &[(own, 10_001), (parent, 10)]);
+    node.page(start + SECOND * 10);
+    assert_eq!(node.source.asked.take(), [vec![], vec![own]]);
+    // The engine has forgotten it meanwhile.
+    node.source.account.borrow_mut().processes.remove(&own);
+    let sums = |device| PoolSums {
+        device: Device::Npu(device),
+        pool: pools::PTA,
+        used_bytes: 700 + u64::from(device),
+        reserved_bytes: 4096,
+        live_blocks: 3,
+        live_bytes: 690,
+    };
+    *node.source.readings.borrow_mut() = vec![
+        PoolReading { pid: own, pools: Ok(vec![sums(0), sums(5)]) },
+        // It has joined once more.
+        PoolReading { pid: parent, pools: Ok(vec![sums(1)]) },
+    ];
+    node.page(start + SECOND * 20);
+    *node.source.readings.borrow_mut() = vec![PoolReading { pid: own, pools: Err("it changed".to_owned()) }];
+    node.page(start + SECOND * 30);
+    let page = node.pages.text();
+    let of_device = |family: &str, id: u32| {
+        let label = format!(",id=\"{id}\",layer=\"pool\",pool=\"pta\"");
+        let mut lines = page.lines().filter(|line| line.starts_with(&format!("{family}{{")) && line.contains(&label));
+        lines.next().and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+    };
+    let families = ["live_bytes", "live_blocks", "untracked_bytes", "live_older_bytes"];
+    let memory = |id| families.map(|family| of_device(&format!("memscope_memory_{family}"), id));
+    assert_eq!(memory(0), [Some(690), Some(3), Some(700), None]);
+    assert_eq!(memory(5), [Some(690), Some(3), Some(705), None]);
+    assert_eq!(memory(1), [None; 4]);
+    let pool = ["reserved", "allocated"].map(|family| of_device(&format!("memscope_pool_{family}_bytes"), 5));
+    assert_eq!(pool, [Some(4096), Some(705)]);
+    let count = |line: &str| value(&node, line).and_then(|count| count.parse::<u64>().ok());
+    let readings =
+        ["ok", "error"].map(|result| count(&format!("memscope_agent_pool_readings_total{{result=\"{result}\"}}")));
+    assert_eq!(readings, [Some(2), Some(1)]);
+    let targets = ["traced", "left_out"].map(|state| count(&format!("memscope_targets{{state=\"{state}\"}}")));
+    assert_eq!(targets, [Some(1), Some(1)]);
+    let status = node.status();
+    let processes: Vec<_> = status.processes.iter().map(|process| (process.pid, process.left_out)).collect();
+    let mut expected = vec![(own, true), (parent, false)];
+    expected.sort_unstable();
+    assert_eq!(processes, expected);
+    // It may join after ten minutes, and is read no more.
+    node.page(start + SECOND * 611);
+    node.page(start + SECOND * 620);
+    assert!(!node.pages.text().contains("memscope_pool_reserved_bytes{"), "{}", node.pages.text());
+    assert_eq!(node.source.asked.take().pop(), Some(vec![]));
 }
 
 /// Lost records take the level down, with their reason on the page; the busiest process leaves at level 3, all at level 4.
