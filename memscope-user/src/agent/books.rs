@@ -76,6 +76,12 @@ pub struct Books {
     events: u64,
 }
 
+/// What the driver has free on a device; `devices`: bytes in use and in all.
+pub(super) fn free_bytes(devices: &BTreeMap<u32, (u64, u64)>, device: Device) -> Option<u64> {
+    let Device::Npu(number) = device else { return None };
+    devices.get(&number).map(|(used, total)| total.saturating_sub(*used))
+}
+
 impl Books {
     /// Books that also keep what changes in each minute.
     #[must_use]
@@ -131,8 +137,7 @@ impl Books {
     pub fn minute(&mut self, minute: u32) {
         self.begin_minute(minute);
         for (key, series) in &mut self.series {
-            let figures = if let Device::Npu(device) = key.device { self.devices.get(&device) } else { None };
-            series.minute(minute, figures.map(|(used, total)| total.saturating_sub(*used)));
+            series.minute(minute, free_bytes(&self.devices, key.device));
         }
     }
 

@@ -103,7 +103,8 @@ pub(super) fn start(
 }
 
 fn read(pid: u32, purposes: Purposes, notes: &ring::Notes, speaker: &Speaker, open: &Open) {
-    let found = match books_of(pid, purposes) {
+    let budget = BooksBudget { patience: PATIENCE, pass: (purposes != Purposes::Never).then_some(PASS) };
+    let found = match books_of(pid, budget) {
         // The trace has ended meanwhile, and has said that nothing was read.
         _ if !open.change(|open| open.remove(&pid)) => None,
         Ok((process, books)) => {
@@ -143,7 +144,7 @@ fn records(notes: impl Iterator<Item = Note>) -> Vec<u8> {
 }
 
 /// Why there is nothing of a pool.
-enum Missing {
+pub(super) enum Missing {
     /// There is none to read.
     NoPool(String),
     /// There is one.
@@ -151,6 +152,12 @@ enum Missing {
 }
 
 impl Missing {
+    pub(super) fn reason(self) -> String {
+        match self {
+            Self::NoPool(why) | Self::Unread(why) => why,
+        }
+    }
+
     fn say(&self, pid: u32, speaker: &Speaker) {
         match self {
             Self::NoPool(why) => speaker.debug(format_args!("the pool of process {pid} was not read: {why}")),
@@ -160,10 +167,9 @@ impl Missing {
 }
 
 /// Reads the pool.
-fn books_of(pid: u32, purposes: Purposes) -> Result<(Process, Books), Missing> {
+pub(super) fn books_of(pid: u32, budget: BooksBudget) -> Result<(Process, Books), Missing> {
     let process = Process::open(pid).map_err(|failure| Missing::NoPool(error_chain(&failure)))?;
     let parent = process::parent(pid).and_then(|parent| Process::open(parent).ok());
-    let budget = BooksBudget { patience: PATIENCE, pass: (purposes != Purposes::Never).then_some(PASS) };
     // Memory of a process is hostile, and a trace without older blocks is better than none.
     match crew::quietly(|| books(&process, parent.as_ref(), budget)) {
         Some(Ok(books)) => Ok((process, books)),

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::pools::pool_name;
+use super::pools::{Missing, books_of, pool_name};
 use crate::{
-    backend, crew, error_chain,
+    backend,
     follow::visible_devices,
-    holders::{BooksBudget, DeviceBooks, Process, books},
+    holders::{BooksBudget, DeviceBooks},
     model::{Device, Pool, PoolOperators},
     os::process,
     pipeline,
@@ -35,12 +35,7 @@ pub struct PoolSums {
 ///
 /// Why nothing was read.
 pub fn pool_sums(pid: u32, patience: Duration) -> Result<Vec<PoolSums>, String> {
-    let process = Process::open(pid).map_err(|failure| error_chain(&failure))?;
-    let parent = process::parent(pid).and_then(|parent| Process::open(parent).ok());
-    let budget = BooksBudget { patience, pass: None };
-    // Memory of a process is hostile.
-    let read = crew::quietly(|| books(&process, parent.as_ref(), budget));
-    let books = read.ok_or("its memory was not understood")?.map_err(|why| why.to_string())?;
+    let (_, books) = books_of(pid, BooksBudget { patience, pass: None }).map_err(Missing::reason)?;
     if books.devices.is_empty() {
         return Err("the pool changed all the while".to_owned());
     }

@@ -6,17 +6,14 @@ use std::{
 };
 
 use super::Node;
-use crate::{
-    agent::{
-        books::{Account, Known},
-        fold::Target,
-        metrics::Sample,
-        process,
-        reader::PoolReading,
-        series::{Series, SeriesKey},
-        source::Source,
-    },
-    model::Device,
+use crate::agent::{
+    books::{Account, Known, free_bytes},
+    fold::Target,
+    metrics::Sample,
+    process,
+    reader::PoolReading,
+    series::{Series, SeriesKey},
+    source::Source,
 };
 
 /// A process that is left out, or could not join, is tried again after this time.
@@ -81,8 +78,7 @@ impl Aside {
     /// A minute is over: what they hold becomes a point of their growth.
     fn minute(&mut self, minute: u32, devices: &BTreeMap<u32, (u64, u64)>) {
         for (key, series) in &mut self.series {
-            let figures = if let Device::Npu(device) = key.device { devices.get(&device) } else { None };
-            series.minute(minute, figures.map(|(used, total)| total.saturating_sub(*used)));
+            series.minute(minute, free_bytes(devices, key.device));
         }
     }
 
