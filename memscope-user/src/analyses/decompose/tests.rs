@@ -117,6 +117,16 @@ fn builtin_rules_of_python_frames() {
         ("torch/distributed/fsdp/flat_param.py(620): FlatParamHandle._init_flat_param_and_metadata", "fsdp1-weight"),
         ("torch/nn/parallel/distributed.py(1158): DistributedDataParallel._ddp_init_helper", "ddp-buckets"),
         ("torch/distributed/distributed_c10d.py(2800): all_gather_object", "communication"),
+        ("deepspeed/runtime/zero/partition_parameters.py(2052): Init._allgather_params_coalesced", "zero-gathered"),
+        ("deepspeed/runtime/zero/stage_1_and_2.py(560): DeepSpeedZeroOptimizer.__init__", "zero-master-weight"),
+        (
+            "deepspeed/runtime/zero/stage3.py(1172): DeepSpeedZeroOptimizer_Stage3._create_fp32_partitions",
+            "zero-master-weight",
+        ),
+        (
+            "deepspeed/runtime/zero/stage3.py(791): DeepSpeedZeroOptimizer_Stage3._setup_for_real_optimizer",
+            "zero-gradient",
+        ),
         ("vllm_ascend/worker/model_runner_v1.py(2703): NPUModelRunner._allocate_kv_cache_tensors", "vllm-kv-cache"),
         ("vllm/v1/worker/gpu_model_runner.py(1): GPUModelRunner._allocate_kv_cache_tensors", "vllm-kv-cache"),
         ("vllm/lora/models.py(1): LoRAModelManager.create_lora_weights", "vllm-lora"),
@@ -204,6 +214,22 @@ fn callers_of_the_driver() {
     let rules = RuleSet::of_text(own).expect("valid");
     assert!(rules.rules[0].name == Name::fixed(&"n") && rules.rules.len() > 1);
     assert!(RuleSet::of_text(&own.replace("libopapi.so: *", "libopapi.so: ")).is_err());
+}
+
+/// `ZeRO` makes its flat weights, and what it steps on, in one function; both before an optimizer's state.
+#[test]
+fn what_zero_makes_in_its_constructor() {
+    let named = |frames: &[&str]| name_of(pools::PTA, frames, &[]).1;
+    let constructor = "/x/deepspeed/runtime/zero/stage_1_and_2.py(505): DeepSpeedZeroOptimizer.__init__";
+    let flat = "/x/deepspeed/runtime/zero/stage_1_and_2.py(1399): DeepSpeedZeroOptimizer.flatten_dense_tensors_aligned";
+    let state = "/x/deepspeed/runtime/zero/stage_1_and_2.py(900): DeepSpeedZeroOptimizer.initialize_optimizer_states";
+    assert_eq!(named(&[flat, constructor]), "zero-weight");
+    assert_eq!(named(&[flat, "/home/me/train.py(1): main"]), "no-rule");
+    assert_eq!(named(&[constructor]), "zero-master-weight");
+    assert_eq!(named(&[state, constructor]), "optimizer-init");
+    let gathers = "/x/deepspeed/runtime/zero/partition_parameters.py(2052): Init._allgather_params_coalesced";
+    let step = "/x/deepspeed/runtime/zero/stage3.py(2841): DeepSpeedZeroOptimizer_Stage3.step";
+    assert_eq!(named(&[gathers, step]), "zero-gathered");
 }
 
 /// Before Python 3.11 names have no class.
