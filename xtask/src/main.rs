@@ -78,7 +78,7 @@ usage: ./x VERB [ARGUMENTS]
                       use it then
   servers [NAME...] [-- TEST ARGUMENTS]
                       the same with real servers and frameworks on torch_npu 2.9.0.post9, and with leaks put into their programs: transformers,
-                      ddp, fsdp2, vllm (what `npu` needs, 200 MB for each and 2.5 GB for vllm); docs/servers.md
+                      ddp, fsdp2, deepspeed, vllm (what `npu` needs, 200 MB for each and 2.5 GB for vllm); docs/servers.md
   fleet               queries over a fleet's evidence in DuckDB and Spark (Java 17, 700 MB of packages); `test` has DuckDB alone
   vm [KERNEL...] [-- TEST ARGUMENTS]
                       the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64, or `all`; whole runs are

@@ -15,7 +15,7 @@ const SERVERS: Framework = Framework {
     group: "servers",
     variable: TORCH_NPU.variable,
     what: "name",
-    versions: &["transformers", "ddp", "fsdp2", "vllm"],
+    versions: &["transformers", "ddp", "fsdp2", "deepspeed", "vllm"],
     is_version: |name| server(name).is_some(),
     // Each has the tests of its module.
     tests: |name| Some(format!("test(/^{name}::/)")),
@@ -31,11 +31,19 @@ struct Server {
 }
 
 /// Versions are those that were tried together.
-const ALL: [Server; 4] = [
+const ALL: [Server; 5] = [
     Server { name: "transformers", packages: &["transformers==4.57.6 psutil", "--no-deps accelerate==1.15.0"] },
     // torch's own.
     Server { name: "ddp", packages: &[] },
     Server { name: "fsdp2", packages: &[] },
+    Server {
+        name: "deepspeed",
+        packages: &[
+            "setuptools<81 wheel packaging psutil py-cpuinfo hjson ninja einops msgpack pydantic tqdm numpy<2",
+            // Without operators of its own that a compiler of CUDA's would have to make.
+            "--no-deps --no-build-isolation deepspeed==0.19.8",
+        ],
+    },
     Server {
         name: "vllm",
         packages: &[
@@ -52,7 +60,9 @@ const ALL: [Server; 4] = [
 /// vLLM for Ascend is built from its source, without a device.
 const VLLM_BUILD: &str =
     "transformers==4.57.6 psutil numpy<2 setuptools>=77,<81 setuptools-scm>=8 wheel packaging pybind11 cmake ninja";
-const VLLM_VARIABLES: [(&str, &str); 2] = [("VLLM_VERSION_OVERRIDE", "0.18.0"), ("VLLM_TARGET_DEVICE", "empty")];
+/// For packages that are built from their source: vLLM for no device, `DeepSpeed` without compiled operators.
+const VARIABLES: [(&str, &str); 3] =
+    [("VLLM_VERSION_OVERRIDE", "0.18.0"), ("VLLM_TARGET_DEVICE", "empty"), ("DS_BUILD_OPS", "0")];
 /// What vLLM and vllm-ascend name in their lists, but for torch, CUDA's and what only other models need.
 const VLLM_NEEDS: &str = "numpy<2 transformers==4.57.6 aiohttp anthropic astor blake3 cachetools cbor2 cloudpickle decorator dill \
                           diskcache==5.6.3 einops fastapi[standard]<0.124 frozendict gguf ijson lark==1.2.2 llguidance>=1.3,<1.4 \
@@ -106,7 +116,8 @@ fn install(server: &Server, folder: &Path, base: &Path, simulated: &Path) -> Res
     for packages in server.packages {
         let mut pip = program(venv.join("bin/python"));
         pip.args(["-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check"]);
-        pip.args(packages.split_whitespace()).env("LD_LIBRARY_PATH", &libraries).envs(VLLM_VARIABLES);
+        pip.args(packages.split_whitespace()).env("LD_LIBRARY_PATH", &libraries).envs(VARIABLES);
+        pip.env("ASCEND_HOME_PATH", base.join("cann")).env("ASCEND_OPP_PATH", base.join("cann/opp"));
         run_command(&mut pip)?;
     }
     fs::write(done, wanted)?;

@@ -1,20 +1,20 @@
 //! Training on two ranks, each with the whole model: `DistributedDataParallel`.
 
-use super::ranks;
+use super::ranks::{self, Training};
 
-const KIND: &str = "ddp";
+const TRAINING: Training = Training::of_torch("ranks.py ddp");
 
 #[test]
 fn both_ranks_are_exact() {
-    ranks::is_exact(KIND);
+    ranks::is_exact(&TRAINING);
 }
 
 #[test]
 fn a_leak_is_named_on_its_rank() {
-    ranks::names_the_rank(KIND);
+    ranks::names_the_rank(&TRAINING);
 }
 
 #[test]
 fn nothing_is_kept() {
-    ranks::names_none(KIND);
+    ranks::names_none(&TRAINING);
 }

@@ -3,6 +3,8 @@
 //! A group of its own: `./x servers` prepares each server's packages and runs the tests of its module; where they are is in
 //! `MEMSCOPE_TORCH_NPU`.
 
+use std::collections::BTreeMap;
+
 use memscope_tests::harness::tracer::Run;
 use memscope_tests::torch::bench::version;
 use memscope_tests::torch::checks::{driver, lost, names, pools, sound};
@@ -15,6 +17,8 @@ use serde_json::Value;
 const EVERYTHING: [&str; 2] = ["--level=op,kernel", "--events=alloc,free,launch,block_free"];
 /// What is kept from step to step, and the lines of Python that made it.
 const LEAKS: [&str; 2] = ["--analysis=leaks", "--call-stack=python"];
+/// By owners of blocks, at the end.
+const OWNERS: [&str; 2] = ["--analysis=decompose", "--call-stack=python"];
 
 /// Holds a run to the books of its processes, one `Truth` for each, and to the journal of the simulated libraries.
 fn compare(title: &str, run: &Run, truths: &[Truth]) {
@@ -84,6 +88,25 @@ fn steps_ended(json: &Value, pid: u32) -> u64 {
     leaks["steps_ended"].as_u64().expect("a number")
 }
 
+/// Two numbers that a program prints behind these words.
+fn numbers(said: &str, what: &str) -> (u64, u64) {
+    let line = said.lines().find_map(|line| line.strip_prefix(what)).expect("what the program knows");
+    let numbers: Vec<u64> = line.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    (numbers[0], numbers[1])
+}
+
+/// The blocks of a pool at the end, by what they are for (`component`) or by `owner`: how many, and their bytes.
+fn named(json: &Value, pid: u32, pool: &str, by: &str) -> BTreeMap<String, (u64, u64)> {
+    let owners = of_process(json, "decompose", pid).into_iter().find(|owners| owners["pool"] == pool).expect("owners");
+    let number = |part: &Value, key: &str| part[key].as_u64().expect("a number");
+    let mut sums = BTreeMap::new();
+    for part in owners["parts"].as_array().expect("parts") {
+        let sum: &mut (u64, u64) = sums.entry(part[by].as_str().expect("a word").to_owned()).or_default();
+        *sum = (sum.0 + number(part, "end_blocks"), sum.1 + number(part, "end_bytes"));
+    }
+    sums
+}
+
 /// The frame of the line of a program that has this comment.
 fn line_of(script: &str, comment: &str, function: &str) -> String {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("servers/workloads").join(script);
@@ -93,6 +116,7 @@ fn line_of(script: &str, comment: &str, function: &str) -> String {
 }
 
 mod ddp;
+mod deepspeed;
 mod fsdp2;
 mod ranks;
 mod transformers;

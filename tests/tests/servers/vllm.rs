@@ -13,12 +13,10 @@ use memscope_tests::torch::pool::{Block, Change, Driver, Pool};
 use memscope_tests::torch::truth::Truth;
 use serde_json::Value;
 
-use super::{EVERYTHING, LEAKS, accused_of_growth, compare, line_of, of_process, table};
+use super::{EVERYTHING, LEAKS, OWNERS, accused_of_growth, compare, line_of, named, numbers, of_process, table};
 
 /// vLLM takes half of it for the KV cache.
 const CAPACITY_MB: &str = "4096";
-/// By owners of blocks, at the end.
-const OWNERS: [&str; 2] = ["--analysis=decompose", "--call-stack=python"];
 
 /// What is different while vLLM has segments of its own for `torch_npu`.
 const OF_SEGMENTS: [&str; 5] = [
@@ -187,24 +185,6 @@ fn said(run: &Run, what: &str) -> (u64, u64) {
     numbers(&run.stdout, what)
 }
 
-fn numbers(said: &str, what: &str) -> (u64, u64) {
-    let line = said.lines().find_map(|line| line.strip_prefix(what)).expect("what the program knows");
-    let numbers: Vec<u64> = line.split_whitespace().map(|word| word.parse().expect("a number")).collect();
-    (numbers[0], numbers[1])
-}
-
-/// The blocks of `torch_npu`'s pool at the end, by what they are for: how many, and their bytes.
-fn named(json: &Value, pid: u32, pool: &str) -> BTreeMap<String, (u64, u64)> {
-    let owners = of_process(json, "decompose", pid).into_iter().find(|owners| owners["pool"] == pool).expect("owners");
-    let number = |part: &Value, key: &str| part[key].as_u64().expect("a number");
-    let mut sums = BTreeMap::new();
-    for part in owners["parts"].as_array().expect("parts") {
-        let sum: &mut (u64, u64) = sums.entry(part["component"].as_str().expect("a word").to_owned()).or_default();
-        *sum = (sum.0 + number(part, "end_blocks"), sum.1 + number(part, "end_bytes"));
-    }
-    sums
-}
-
 /// Requests that `api.py` makes.
 const REQUESTS: usize = 4;
 
@@ -291,7 +271,7 @@ fn owners() {
     let (run, folder) = program("eager").traced_with(&OWNERS);
     let pid = Truth::read(&folder).pid();
     let json = run.json();
-    let named_in = |pool: &str| named(&json, pid, pool);
+    let named_in = |pool: &str| named(&json, pid, pool, "component");
     let named = named_in("PTA");
     for (component, what) in [("kv_cache", "kv_cache "), ("weight", "weights ")] {
         assert_eq!(named.get(component).copied(), Some(said(&run, what)), "{component}: {named:#?}");

@@ -65,6 +65,32 @@ int aclnnSplitWithSizeGetWorkspaceSize(tensor a, array sizes, int64_t dimension,
     return join(CUT, to, a, dimension, workspace, out);
 }
 
+/* ---- along a dimension of its own ---- */
+
+static void compute_stack(struct executor *e)
+{
+    tensor whole = &e->tensor[0];
+    int64_t dimension = e->option[0] < 0 ? e->option[0] + whole->dimensions : e->option[0];
+    for (int n = 0; n < e->each_count; n++) {
+        tensor part = &e->list[0][n];
+        for (int64_t k = 0, count = count_of(part); k < count; k++) {
+            int64_t at = whole->offset + n * whole->stride[dimension], rest = k;
+            for (int i = part->dimensions - 1; i >= 0; i--) {
+                at += rest % part->size[i] * whole->stride[i < dimension ? i : i + 1];
+                rest /= part->size[i];
+            }
+            store(whole, at, load(part, place(part, part, k)));
+        }
+    }
+}
+
+int aclnnStackGetWorkspaceSize(array parts, int64_t dimension, tensor to, RESULT)
+{
+    struct executor *e = parts_of(compute_stack, parts, to);
+    e->option[0] = dimension;
+    return prepared(e, 0, workspace, out);
+}
+
 /* ---- chunks: each tensor is cut into as many along its first dimension, and those of a number stand in a row ---- */
 
 static void compute_chunks(struct executor *e)

@@ -1,6 +1,6 @@
 /* libopapi.so: the operators that compute something, on the host; enough for a small network, its loss and two
- * optimizers to give the CPU's numbers; those that cut and join tensors are in joins.c. All others are generated and compute
- * nothing; their memory traffic is real.
+ * optimizers to give the CPU's numbers; those that cut and join tensors are in joins.c, norms and comparisons in
+ * checks.c. All others are generated and compute nothing; their memory traffic is real.
  * Phase one copies its arguments into an executor; phase two (generated) runs it. */
 #include "elements.h"
 #include <math.h>
