@@ -96,19 +96,24 @@ fn value(node: &Node<Said>, line: &str) -> Option<String> {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A process with more events than one may have is left out; the other one stays, and so does the level.
-#[test]
-fn flooding_process_is_left_out_alone() {
+/// After two pages, the second one 10 s after the first: a thousand events a second are allowed, and the first process had one more.
+fn flooded([first, second]: [u32; 2], start: Instant) -> Node<Said> {
     let mut config = Config::default();
     config.budget.events_per_process = 1000;
     config.budget.cores = 1000.0;
     let mut node = node(config);
-    let [own, parent] = living();
-    let start = Instant::now();
-    events(&node, &[(own, 10), (parent, 10)]);
+    events(&node, &[(first, 10), (second, 10)]);
     node.page(start);
-    events(&node, &[(own, 10_001), (parent, 9_999)]);
+    events(&node, &[(first, 10_001), (second, 9_999)]);
     node.page(start + SECOND * 10);
+    node
+}
+
+/// A process with more events than one may have is left out; the other one stays, and so does the level.
+#[test]
+fn flooding_process_is_left_out_alone() {
+    let [own, parent] = living();
+    let node = flooded([own, parent], Instant::now());
     assert_eq!(*node.source.left.borrow(), [own]);
     assert!(node.source.levels.borrow().is_empty());
     let state = |state| value(&node, &format!("memscope_targets{{state=\"{state}\"}}"));
@@ -120,16 +125,9 @@ fn flooding_process_is_left_out_alone() {
 /// ones where a reading fails. It is asked for with each page.
 #[test]
 fn processes_left_out_are_read() {
-    let mut config = Config::default();
-    config.budget.events_per_process = 1000;
-    config.budget.cores = 1000.0;
-    let mut node = node(config);
     let [own, parent] = living();
     let start = Instant::now();
-    events(&node, &[(own, 10), (parent, 10)]);
-    node.page(start);
-    events(&node, &[(own, 10_001), (parent, 10)]);
-    node.page(start + SECOND * 10);
+    let mut node = flooded([own, parent], start);
     assert_eq!(node.source.asked.take(), [vec![], vec![own]]);
     // The engine has forgotten it meanwhile.
     node.source.account.borrow_mut().processes.remove(&own);
