@@ -137,6 +137,13 @@ fn builtin_rules_of_python_frames() {
         ("vllm_ascend/worker/model_runner_v1.py(2541): NPUModelRunner.profile_run", "vllm-profile"),
         ("vllm_ascend/worker/worker.py(442): NPUWorker.compile_or_warm_up_model", "vllm-warmup"),
         ("vllm_ascend/worker/model_runner_v1.py(1108): NPUModelRunner.execute_model", "vllm-serve"),
+        (
+            "sglang/srt/hardware_backend/npu/memory_pool_npu.py(144): NPUMHATokenToKVPool._create_buffers",
+            "sglang-kv-cache",
+        ),
+        ("sglang/srt/mem_cache/memory_pool.py(2293): MHATokenToKVPool._create_buffers", "sglang-kv-cache"),
+        ("sglang/srt/mem_cache/memory_pool.py(406): ReqToTokenPool.__init__", "no-rule"),
+        ("sglang/srt/model_loader/loader.py(1): _initialize_model", "sglang-weights"),
         ("torch_npu/npu/graphs.py(600): make_graphed_callables", "graph-pool"),
         ("torch_npu/npu/_graph_tree.py(1185): NPUGraphNode._record", "graph-pool"),
         ("torch/optim/adamw.py(90): AdamW._init_group", "optimizer-init"),
