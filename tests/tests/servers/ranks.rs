@@ -44,7 +44,7 @@ impl Training {
     }
 }
 
-/// Runs it on all ranks, for so many steps; gives the account of each.
+/// Runs it on all ranks; gives the account of each.
 pub(super) fn traced(training: &Training, arguments: &str, options: &[&str]) -> (Run, Vec<Truth>) {
     let program = Program::server(&format!("{} {arguments}", training.program));
     let program = program.started_by(&format!("torch.distributed.run --nproc_per_node {RANKS}"));
