@@ -56,7 +56,7 @@ impl Numbering {
 
     /// Numbers the pages of a mapping from `start` to `end`; returns the number of pages beyond the limit.
     pub(super) fn add(&mut self, mapping: &Mapping, start: u64, end: u64, runs: &mut Vec<Run>) -> u64 {
-        const LONGEST_RUN: usize = 64;
+        const LONGEST_RUN: usize = 256;
         let is_target = mapping.is_anonymous();
         for address in (start..end).step_by(PAGE as usize) {
             if self.all >= self.limit {

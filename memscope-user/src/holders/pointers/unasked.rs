@@ -56,9 +56,7 @@ impl<'a> Unasked<'a> {
             && let Some(piece) = self.marks.get(word / PIECE)
         {
             let marks = piece.get_or_init(|| Box::new([const { AtomicU64::new(0) }; PIECE]));
-            // A mark that another thread makes at the same time may be lost, and then a word too much is kept: at a third of the cost.
-            let marked = marks[word % PIECE].load(Ordering::Relaxed) | Self::bit_of(start);
-            marks[word % PIECE].store(marked, Ordering::Relaxed);
+            marks[word % PIECE].fetch_or(Self::bit_of(start), Ordering::Relaxed);
         }
     }
 
