@@ -5,20 +5,19 @@ usage: python -m torch.distributed.run --nproc_per_node 2 ranks.py ddp|fsdp2 STE
 
 Each rank has its own account, in a folder `rank N` of TRUTH's. On KEEPING_RANK the outputs of every step stay in a list.
 """
-import os
 import sys
 
 import torch
 from torch import nn
+
+from ranked import network, own_account, rows
 
 kind, steps = sys.argv[1], int(sys.argv[2])
 keeping = int(sys.argv[3]) if len(sys.argv) > 3 else None
 on_npu = kind != "cpu"
 rank, ranks, device = 0, 1, "cpu"
 if on_npu:
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    os.environ["TRUTH"] = os.path.join(os.environ["TRUTH"], f"rank {rank}")
-    os.makedirs(os.environ["TRUTH"])
+    rank, ranks = own_account()
     import torch.distributed as dist
 
     import truth
@@ -27,8 +26,7 @@ if on_npu:
     truth.start(rank)
     dist.init_process_group("hccl")
 
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+model = network().to(device)
 if kind == "ddp":
     model = nn.parallel.DistributedDataParallel(model, device_ids=[rank])
 elif kind == "fsdp2":
@@ -41,8 +39,7 @@ elif kind == "fsdp2":
             fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
-random = torch.Generator().manual_seed(1)
-x, y = torch.randn(32, 64, generator=random), torch.randint(0, 10, (32,), generator=random)
+x, y = rows()
 kept = []
 
 for step in range(steps):

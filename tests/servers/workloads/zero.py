@@ -6,11 +6,12 @@ usage: python -m torch.distributed.run --nproc_per_node 2 zero.py STAGE STEPS [K
 STAGE is ZeRO's: 1 parts the optimizer's state among the ranks, 2 the gradients, too, 3 the weights, too. Each rank has its own account, in a
 folder `rank N` of TRUTH's, and says at the end which blocks hold what DeepSpeed keeps. On KEEPING_RANK the outputs of every step stay in a list.
 """
-import os
 import sys
 
 import torch
 from torch import nn
+
+from ranked import network, own_account, rows
 
 stage, steps = sys.argv[1], int(sys.argv[2])
 keeping = int(sys.argv[3]) if len(sys.argv) > 3 else None
@@ -19,9 +20,7 @@ rank, ranks, device = 0, 1, "cpu"
 # Elements of the buffer in which gradients are reduced: as many as the largest weight has.
 BUCKET = 1 << 16
 if on_npu:
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    os.environ["TRUTH"] = os.path.join(os.environ["TRUTH"], f"rank {rank}")
-    os.makedirs(os.environ["TRUTH"])
+    rank, ranks = own_account()
     import deepspeed
     import torch.distributed as dist
 
@@ -57,11 +56,9 @@ def say_blocks():
         say("rank", rank, kind, *blocks_of(tensors))
 
 
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+model = network()
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
-random = torch.Generator().manual_seed(1)
-x, y = torch.randn(32, 64, generator=random), torch.randint(0, 10, (32,), generator=random)
+x, y = rows()
 kept = []
 if on_npu:
     config = {
