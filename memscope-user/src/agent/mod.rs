@@ -7,6 +7,8 @@
 //!                                     control ◀─ status, capture             └─▶ evidence ─▶ files
 //! ```
 //!
+//! Of processes that the budget leaves out of the trace, `reader` reads the pools; `node` adds them to the account.
+//!
 //! Pure: `cgroup`, `rules`, `books`, `series`, `fold`, `page`, `budget`, `control`. See `docs/agent.md`.
 
 pub mod books;

@@ -189,6 +189,14 @@ pub trait Backend: fmt::Debug + Sync {
         self.pools().iter().find(|pool| pool.operators() == Some(operators)).copied()
     }
 
+    /// The pool of a framework, by the event type in notes about its books; without one, that of `PyTorch`.
+    fn pool_of_framework(&self, event_type: Option<&str>) -> Option<Pool> {
+        match event_type {
+            Some(event_type) => self.pool_of_event_type(event_type),
+            None => self.pool_of_operators(PoolOperators::Torch),
+        }
+    }
+
     /// A pool named by a program or the user; never one of the backend's, whatever the name.
     fn custom_pool(&self, name: &str) -> Pool {
         let is_taken = self.pools().iter().any(|pool| pool.event_type().eq_ignore_ascii_case(name));

@@ -9,7 +9,7 @@ use super::process::Process;
 use super::turn::{At, Home, Shared, Turn};
 use crate::capture::Note;
 use crate::hash::{HashMap, HashSet};
-use crate::model::{AllocApi, Device, FoundHeld, FoundPurpose, HeldAs, Look, Looked, LookedAt, Pool, PoolOperators};
+use crate::model::{AllocApi, Device, FoundHeld, FoundPurpose, HeldAs, Look, Looked, LookedAt, Pool};
 
 /// Addresses kept while a pool is read. Of a program that names more of them meanwhile nothing is found.
 const MAX_NAMED: usize = 1 << 20;
@@ -98,14 +98,14 @@ impl Process {
             meanwhile.held_as.extend(blocks.iter().take(room).map(|(addr, held_as)| ((device, *addr), *held_as)));
             return;
         }
-        if let Some(pool) = pool_of(pool, shared) {
+        if let Some(pool) = shared.backend.pool_of_framework(pool) {
             Turn::of_no_call(at, home, shared).held(pool, device, blocks);
         }
     }
 
     /// The pool's books were read.
     fn found(&mut self, at: At, books: &Books, shared: &mut Shared) {
-        let Some(pool) = pool_of(books.pool.as_deref(), shared) else { return };
+        let Some(pool) = shared.backend.pool_of_framework(books.pool.as_deref()) else { return };
         // Of a pool of which no reports are taken, blocks would never end.
         if self.ignores(pool) {
             return;
@@ -116,14 +116,6 @@ impl Process {
             Turn::of_no_call(at, home, shared).find_all(pool, books, &meanwhile);
         }
         home.meanwhile = Some(meanwhile);
-    }
-}
-
-/// The pool of this event type; without one, that of `PyTorch`.
-fn pool_of(event_type: Option<&str>, shared: &Shared) -> Option<Pool> {
-    match event_type {
-        Some(event_type) => shared.backend.pool_of_event_type(event_type),
-        None => shared.backend.pool_of_operators(PoolOperators::Torch),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     backend,
     follow::visible_devices,
     holders::{BooksBudget, DeviceBooks},
-    model::{Device, Pool, PoolOperators},
+    model::{Device, Pool},
     os::process,
     pipeline,
 };
@@ -39,10 +39,7 @@ pub fn pool_sums(pid: u32, patience: Duration) -> Result<Vec<PoolSums>, String> 
     if books.devices.is_empty() {
         return Err("the pool changed all the while".to_owned());
     }
-    let pool = match pool_name(books.framework) {
-        Some(name) => backend::current().pool_of_event_type(&name),
-        None => backend::current().pool_of_operators(PoolOperators::Torch),
-    };
+    let pool = backend::current().pool_of_framework(pool_name(books.framework).as_deref());
     let pool = pool.ok_or("the runtime has no such pool")?;
     let list = process::environment(pid).as_deref().and_then(visible_devices);
     let visible = list.as_deref().and_then(pipeline::visible_devices).unwrap_or_default();

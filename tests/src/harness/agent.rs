@@ -32,18 +32,18 @@ impl Agent {
     /// The same with further settings.
     #[must_use]
     pub fn start_with(name: &str, further: &str) -> Self {
-        Self::start_by(|folder| settings(folder, name, (1_000_000_000, further)))
+        Self::start_of(name, 1_000_000_000, further)
     }
 
     /// The same; a process with more events in a second than these is left out.
     #[must_use]
     pub fn start_for(name: &str, events_per_process: u32) -> Self {
-        Self::start_by(|folder| settings(folder, name, (events_per_process, "")))
+        Self::start_of(name, events_per_process, "")
     }
 
-    fn start_by(settings: impl FnOnce(&Folder) -> PathBuf) -> Self {
+    fn start_of(name: &str, events_per_process: u32, further: &str) -> Self {
         let folder = Folder::new();
-        let config = settings(&folder);
+        let config = settings(&folder, name, events_per_process, further);
         let mut command = Command::new(tracer_path());
         command.arg("agent").arg("--config").arg(config).current_dir(folder.path());
         let process = Process::spawn(&mut command, folder.path(), "agent");
@@ -131,7 +131,7 @@ impl Agent {
     }
 }
 
-fn settings(folder: &Folder, name: &str, (events_per_process, further): (u32, &str)) -> PathBuf {
+fn settings(folder: &Folder, name: &str, events_per_process: u32, further: &str) -> PathBuf {
     let config = folder.path().join("agent.toml");
     let socket = folder.path().join("agent.sock");
     let bundles = folder.path().join("bundles");
