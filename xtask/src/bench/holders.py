@@ -1,4 +1,4 @@
-"""A process with host memory of one kind: `numbers` (arrays without pointers), `objects` (dicts and lists). Says that it is ready. With a
+"""A process with host memory of one kind: `numbers` (arrays without pointers), `objects` (dicts and lists), `both` (half of each). Says that it is ready. With a
 third argument it works: it counts rounds, and keeps the number in that file.
 """
 import array
@@ -9,12 +9,11 @@ import time
 
 kind, gib, counted = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
 held = [ctypes.c_void_p(0x12C100000000)]
-if kind == "numbers":
-    chunk = 64 << 20
-    kept = [array.array("d", bytes(range(256))) * (chunk // 256) for _ in range(int(gib * (1 << 30)) // chunk)]
-else:
-    # About 9.6 KiB each: a dict of fifty lists of two.
-    kept = [{"k%d" % key: [key, str(key)] for key in range(50)} for _ in range(int(gib * 110000))]
+numbers_gib = {"numbers": gib, "both": gib / 2, "objects": 0.0}[kind]
+chunk = 64 << 20
+numbers = [array.array("d", bytes(range(256))) * (chunk // 256) for _ in range(int(numbers_gib * (1 << 30)) // chunk)]
+# About 9.6 KiB each: a dict of fifty lists of two.
+kept = [{"k%d" % key: [key, str(key)] for key in range(50)} for _ in range(int((gib - numbers_gib) * 110000))]
 print("ready", flush=True)
 if not counted:
     time.sleep(600)

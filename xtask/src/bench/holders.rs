@@ -21,12 +21,13 @@ use crate::{
 const BLOCK: &str = "0x12c100000000";
 const PATH: &str = "__main__.held[0]";
 /// Kind of memory, and GiB of it.
-const PROGRAMS: [(&str, &str, f64); 5] = [
+const PROGRAMS: [(&str, &str, f64); 6] = [
     ("numbers", "nothing else", 0.0),
     ("numbers", "arrays of numbers", 1.0),
     ("numbers", "arrays of numbers", 4.0),
     ("objects", "dicts and lists", 1.0),
     ("objects", "dicts and lists", 3.0),
+    ("both", "half of each", 8.0),
 ];
 
 /// Passes over a process that works, and GiB of its host memory.
@@ -48,9 +49,20 @@ pub(super) fn run() -> Result<()> {
     build::run()?;
     let interpreters = interpreters::all();
     let (minor, python) = interpreters.last_key_value().context("no CPython 3.8 to 3.14")?;
-    let note = format!("One block, in CPython 3.{minor}; two threads read. The process is not stopped.");
-    let columns =
-        ["Host memory", "GiB", "seconds", "seconds per GiB", "pointers, millions", "own memory, MiB", "per GiB"];
+    let note = format!(
+        "One block, in CPython 3.{minor}; two threads read, or share one processor. The process is not stopped."
+    );
+    let columns = [
+        "Host memory",
+        "GiB",
+        "seconds",
+        "per GiB",
+        "on one processor",
+        "per GiB",
+        "pointers, millions",
+        "own memory, MiB",
+        "per GiB",
+    ];
     let mut table = Table::new("Who holds a block", &note, &columns);
     for (kind, title, gib) in PROGRAMS {
         table.row(measure(python, kind, title, gib)?);
@@ -82,7 +94,7 @@ fn working(python: &Path) -> Result<Table> {
     };
     let (mut kept, mut taken) = (Vec::new(), Vec::new());
     for _ in 0..PASSES {
-        let (during, seconds) = rate(&mut || ask(target.0.id()).map(drop))?;
+        let (during, seconds) = rate(&mut || ask(target.0.id(), false).map(drop))?;
         let pause = Duration::from_secs_f64(seconds);
         let (alone, _) = rate(&mut || {
             thread::sleep(pause);
@@ -114,9 +126,15 @@ fn start(python: &Path, arguments: &[&str]) -> Result<Target> {
     Ok(target)
 }
 
-/// The answer as JSON, and the most memory that the command had.
-fn ask(pid: u32) -> Result<(serde_json::Value, f64)> {
-    let mut ask = program(tool());
+/// The answer as JSON, and the most memory that the command had, on all processors or on one.
+fn ask(pid: u32, is_on_one: bool) -> Result<(serde_json::Value, f64)> {
+    let mut ask = if is_on_one {
+        let mut ask = program("taskset");
+        ask.args(["--cpu-list", "0"]).arg(tool());
+        ask
+    } else {
+        program(tool())
+    };
     ask.args(["holders", &pid.to_string(), "--block", BLOCK, "--json"]).stdout(Stdio::piped());
     let mut asking = ask.spawn().context("failed to start the command")?;
     let own_bytes = proc::peak_bytes_until_end(asking.id());
@@ -128,11 +146,15 @@ fn ask(pid: u32) -> Result<(serde_json::Value, f64)> {
     Ok((found, own_bytes))
 }
 
-fn measure(python: &Path, kind: &str, title: &str, gib: f64) -> Result<[String; 7]> {
+fn measure(python: &Path, kind: &str, title: &str, gib: f64) -> Result<[String; 9]> {
     let target = start(python, &[kind, &gib.to_string()])?;
-    let begin = Instant::now();
-    let (found, own_bytes) = ask(target.0.id())?;
-    let seconds = begin.elapsed().as_secs_f64();
+    let timed = |is_on_one| -> Result<_> {
+        let begin = Instant::now();
+        let (found, own_bytes) = ask(target.0.id(), is_on_one)?;
+        Ok((found, own_bytes, begin.elapsed().as_secs_f64()))
+    };
+    let (found, own_bytes, seconds) = timed(false)?;
+    let (_, _, one_seconds) = timed(true)?;
     let number = |key: &str| found["effort"][key].as_f64().unwrap_or(0.0);
     let scanned = number("scanned_bytes") / f64::from(1 << 30);
     let own = own_bytes / f64::from(1 << 20);
@@ -141,6 +163,8 @@ fn measure(python: &Path, kind: &str, title: &str, gib: f64) -> Result<[String; 
         format!("{scanned:.2}"),
         format!("{seconds:.2}"),
         format!("{:.2}", seconds / scanned),
+        format!("{one_seconds:.2}"),
+        format!("{:.2}", one_seconds / scanned),
         format!("{:.1}", number("pointers") / 1e6),
         format!("{own:.0}"),
         format!("{:.0}", own / scanned),

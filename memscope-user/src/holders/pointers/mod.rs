@@ -3,13 +3,14 @@
 //! A pointer is kept in eight bytes: page and word of its target, page and word of its place, by numbers of the pages. So a sorted list of them gives the
 //! references to an address.
 
+mod list;
 mod numbering;
 mod scan;
 mod unasked;
 
 use std::{cell::RefCell, ops::Range};
 
-use self::numbering::{List, Numbering};
+use self::{list::List, numbering::Numbering};
 use super::source::{PAGE, Source};
 
 pub(super) use self::{
@@ -29,7 +30,6 @@ pub(super) struct Pointer {
 #[derive(Debug)]
 pub(super) struct Pointers {
     numbering: Numbering,
-    /// Packed pointers, each list sorted.
     lists: Vec<List>,
     /// Words that may be addresses of a device.
     device: Vec<Pointer>,
@@ -92,9 +92,7 @@ impl Pointers {
             let end = ((from & !(PAGE - 1)) + PAGE).min(range.end);
             if let Some(keys) = self.numbering.keys(from, end) {
                 for list in &self.lists {
-                    let start = list.packed.partition_point(|packed| *packed < keys.start);
-                    let found = list.packed[start..].iter().take_while(|packed| **packed < keys.end);
-                    for packed in found {
+                    for packed in list.within(self.numbering.bucket(keys.start), &keys) {
                         let Some(left) = room.checked_sub(1) else { return false };
                         room = left;
                         take(self.numbering.unpack(list, from & !(PAGE - 1), *packed));
@@ -138,7 +136,7 @@ impl Pointers {
 
     /// Number of pointers.
     pub(super) fn len(&self) -> usize {
-        self.lists.iter().map(|list| list.packed.len()).sum::<usize>() + self.device.len()
+        self.lists.iter().map(List::len).sum::<usize>() + self.device.len()
     }
 }
 

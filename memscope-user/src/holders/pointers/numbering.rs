@@ -4,13 +4,15 @@
 
 use std::ops::Range;
 
-use super::Pointer;
+use super::{Pointer, list::List};
 use crate::holders::source::{ADDRESS_END, Mapping, PAGE};
 
 const GIB_BITS: u32 = 30;
 const PAGES_PER_GIB: usize = 1 << (GIB_BITS - PAGE.trailing_zeros());
 const WORDS_PER_PAGE: u64 = PAGE / 8;
 const WORD_BITS: u32 = WORDS_PER_PAGE.trailing_zeros();
+/// As many buckets as fit a processor's cache while they are filled.
+const BUCKET_BITS: u32 = 8;
 /// 256 GiB: our own tables take 0.8 GiB then.
 pub(super) const MAX_PAGES: usize = 1 << 26;
 /// A list has numbers for this many pages at most: 32 GiB.
@@ -21,15 +23,6 @@ pub(super) const LIST_PAGES: usize = 1 << 23;
 pub(super) struct Run {
     pub(super) start: u64,
     pub(super) pages: usize,
-}
-
-/// Pointers, and the pages that they are on.
-#[derive(Debug, Default)]
-pub(super) struct List {
-    /// Sorted in the end.
-    pub(super) packed: Vec<u64>,
-    /// By number: addresses of pages.
-    pages: Vec<u64>,
 }
 
 /// Number 0 is no page.
@@ -45,13 +38,15 @@ pub(super) struct Numbering {
     limit: usize,
     /// Bits of a packed pointer that say where it is.
     place_bits: u32,
+    /// Lower bits of a packed pointer: those above are the number of its bucket.
+    bucket_shift: u32,
 }
 
 impl Numbering {
     pub(super) fn new(limit: usize) -> Self {
         let gibs = if limit == 0 { 0 } else { (ADDRESS_END >> GIB_BITS) as usize };
         let limit = limit.min(MAX_PAGES - 1);
-        Self { by_gib: vec![0; gibs], slots: Vec::new(), len: 0, all: 0, limit, place_bits: 0 }
+        Self { by_gib: vec![0; gibs], slots: Vec::new(), len: 0, all: 0, limit, place_bits: 0, bucket_shift: 0 }
     }
 
     /// Numbers the pages of a mapping from `start` to `end`; returns the number of pages beyond the limit.
@@ -103,12 +98,24 @@ impl Numbering {
         let page_bits = usize::BITS - (self.len + 1).leading_zeros();
         let wanted = WORD_BITS + list_pages.max(1).ilog2();
         self.place_bits = wanted.min(u64::BITS - WORD_BITS - page_bits);
+        self.bucket_shift = self.place_bits + WORD_BITS + page_bits.saturating_sub(BUCKET_BITS);
+    }
+
+    /// The bucket of a packed pointer, in its list: all pointers to a page are in one.
+    #[inline]
+    pub(super) const fn bucket(&self, packed: u64) -> usize {
+        (packed >> self.bucket_shift) as usize
+    }
+
+    /// Number of buckets of a list.
+    pub(super) const fn buckets(&self) -> usize {
+        self.bucket(self.pack(self.len as u32, 0, 0)) + 1
     }
 
     /// A pointer to `target`, on page `number`, from a place by its number in a list.
     #[inline]
-    pub(super) fn pack(&self, number: u32, target: u64, place: u64) -> u64 {
-        let target = (u64::from(number) << WORD_BITS) | (target % PAGE / 8);
+    pub(super) const fn pack(&self, number: u32, target: u64, place: u64) -> u64 {
+        let target = ((number as u64) << WORD_BITS) | (target % PAGE / 8);
         target << self.place_bits | place
     }
 
@@ -143,12 +150,5 @@ impl Numbering {
         let first = (number << WORD_BITS) | (start % PAGE / 8);
         let last = (number << WORD_BITS) | ((end - 1) % PAGE / 8);
         (number != 0).then(|| first << self.place_bits..(last + 1) << self.place_bits)
-    }
-}
-
-impl List {
-    /// The page with the number that followed has pointers.
-    pub(super) fn add_page(&mut self, address: u64) {
-        self.pages.push(address);
     }
 }

@@ -10,7 +10,8 @@ use std::{
 
 use super::{
     Figures, Pointer, Pointers,
-    numbering::{LIST_PAGES, List, MAX_PAGES, Numbering, Run},
+    list::List,
+    numbering::{LIST_PAGES, MAX_PAGES, Numbering, Run},
     unasked::{Unasked, UnaskedType},
 };
 use crate::holders::{
@@ -124,12 +125,7 @@ pub(super) fn run(source: &dyn Source, wanted: &[Range<u64>], limits: Limits<'_>
     // By now all that is not asked for is known.
     std::thread::scope(|scope| {
         for found in &mut all {
-            scope.spawn(|| {
-                for list in &mut found.lists {
-                    scan.unasked.leave_out(&mut list.packed);
-                    list.packed.sort_unstable();
-                }
-            });
+            scope.spawn(|| found.lists.iter_mut().for_each(|list| list.leave_out(&scan.unasked)));
         }
     });
     figures.is_late = scan.is_late.into_inner();
@@ -191,7 +187,7 @@ fn device_ranges(mappings: &[Mapping], wanted: &[Range<u64>]) -> Vec<Range<u64>>
 
 impl Scan<'_> {
     fn work(&self, runs: &[Run], next: &AtomicUsize) -> Found {
-        let mut found = Found { lists: vec![List::default()], ..Found::default() };
+        let mut found = Found { lists: vec![List::new(self.numbering)], ..Found::default() };
         let mut buffer = Vec::new();
         let mut tidied = 0;
         let deadline = self.time.map(Allowed::begin);
@@ -217,10 +213,10 @@ impl Scan<'_> {
     /// Whether a thread may go on. Now and then what is not asked for is left out: pages that were read later have shown more. `tidied`: how much was left
     /// the last time.
     fn has_room(&self, found: &mut Found, tidied: &mut usize) -> bool {
-        let kept = |found: &Found| found.lists.iter().map(|list| list.packed.len()).sum::<usize>();
+        let kept = |found: &Found| found.lists.iter().map(List::len).sum::<usize>();
         let used = |found: &Found| kept(found) + found.device.len() * 2;
         if kept(found) > *tidied + *tidied / 4 + TIDIED_AT_ONCE || used(found) > self.room {
-            found.lists.iter_mut().for_each(|list| self.unasked.leave_out(&mut list.packed));
+            found.lists.iter_mut().for_each(|list| list.leave_out(&self.unasked));
             *tidied = kept(found);
         }
         used(found) <= self.room
@@ -229,14 +225,14 @@ impl Scan<'_> {
     fn look(&self, address: u64, bytes: &[u8], found: &mut Found) {
         let (words, _) = bytes.as_chunks();
         found.mapped_blocks.extend(mapped_block(address, words));
-        let filled = found.lists.pop().unwrap_or_default();
+        let filled = found.lists.pop().unwrap_or_else(|| List::new(self.numbering));
         let (mut list, from) = if let Some(from) = self.numbering.next_place(&filled) {
             (filled, from)
         } else {
             found.lists.push(filled);
-            (List::default(), 0)
+            (List::new(self.numbering), 0)
         };
-        let before = list.packed.len();
+        let mut has_any = false;
         for (at, word) in words.iter().enumerate() {
             let word = u64::from_le_bytes(*word);
             if word.wrapping_sub(LOWEST) >= ADDRESS_END - LOWEST {
@@ -247,24 +243,32 @@ impl Scan<'_> {
             if page != 0 {
                 let packed = self.numbering.pack(page, target, from | at as u64);
                 if !self.unasked.is_marked(packed) {
-                    list.packed.push(packed);
+                    has_any = true;
+                    list.push(self.numbering.bucket(packed), packed);
                 }
+            } else if self.types.contains(&word) && self.note_type(address, words, at, found) {
+                // An object's type: most of the words that are left.
             } else if word.is_multiple_of(DEVICE_ALIGN) && self.is_device(word) {
                 found.device.push(Pointer { target: word, place: address + at as u64 * 8 });
-            } else if self.types.contains(&word) {
-                let place = address + at as u64 * 8;
-                let before = at.checked_sub(1).map_or(0, |before| u64::from_le_bytes(words[before]));
-                self.unasked.note(place, word, before);
-                let items = words.get(at + 1).map_or(0, |items| u64::from_le_bytes(*items));
-                if word == self.of_type && found.of_type.len() < room_of_type(items) {
-                    found.of_type.push(place);
-                }
             }
         }
-        if list.packed.len() > before {
+        if has_any {
             list.add_page(address);
         }
         found.lists.push(list);
+    }
+
+    /// Whether the word at `at` is the address of a type.
+    #[inline]
+    fn note_type(&self, page: u64, words: &[[u8; 8]], at: usize, found: &mut Found) -> bool {
+        let word_at = |at: usize| words.get(at).map_or(0, |word| u64::from_le_bytes(*word));
+        let (place, word) = (page + at as u64 * 8, word_at(at));
+        let is_unasked = self.unasked.note(place, word, at.checked_sub(1).map_or(0, word_at));
+        let is_asked = word == self.of_type;
+        if is_asked && found.of_type.len() < room_of_type(word_at(at + 1)) {
+            found.of_type.push(place);
+        }
+        is_unasked || is_asked
     }
 
     fn is_device(&self, word: u64) -> bool {

@@ -26,33 +26,86 @@ fn is_count(word: u64) -> bool {
 /// knows.
 pub(in crate::holders) type UnaskedType = (u64, u64);
 
+/// Types by a few bits of their addresses: one of them is asked for at each object of the process.
+#[derive(Debug)]
+struct Types {
+    slots: Box<[UnaskedType]>,
+}
+
+impl Types {
+    fn new(types: &[UnaskedType]) -> Self {
+        // At most a quarter is in use, so a search ends soon.
+        let mut slots = vec![(0, 0); (types.len() * 4).next_power_of_two()].into_boxed_slice();
+        for entry in types {
+            let from = Self::slot(entry.0, slots.len());
+            let free = (from..from + slots.len()).map(|at| at % slots.len()).find(|at| slots[*at].0 == 0);
+            if let Some(free) = free {
+                slots[free] = *entry;
+            }
+        }
+        Self { slots }
+    }
+
+    /// `slots`: a power of two.
+    #[inline]
+    const fn slot(address: u64, slots: usize) -> usize {
+        // The golden ratio of 2^64 spreads neighbours (Knuth, The Art of Computer Programming 3, 6.4).
+        (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & (slots - 1)
+    }
+
+    /// What lies in front of the word with the address of a type.
+    #[inline]
+    fn front(&self, address: u64) -> Option<u64> {
+        let mut at = Self::slot(address, self.slots.len());
+        loop {
+            let (of, front) = self.slots[at];
+            if of == address {
+                return Some(front);
+            }
+            if of == 0 {
+                return None;
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+    }
+}
+
 /// Words of marks that are made together, where there is any.
 const PIECE: usize = 1 << 11;
 
 /// Marks of places that are not asked for, by the pages in memory.
 #[derive(Debug)]
 pub(super) struct Unasked<'a> {
-    /// Sorted.
-    types: &'a [UnaskedType],
+    types: Types,
     numbering: &'a Numbering,
     marks: Vec<OnceLock<Box<[AtomicU64; PIECE]>>>,
 }
 
 impl<'a> Unasked<'a> {
-    pub(super) fn new(types: &'a [UnaskedType], numbering: &'a Numbering) -> Self {
+    pub(super) fn new(types: &[UnaskedType], numbering: &'a Numbering) -> Self {
         let words = if types.is_empty() { 0 } else { numbering.len() * SLOTS_PER_PAGE as usize / u64::BITS as usize };
-        Self { types, numbering, marks: (0..words.div_ceil(PIECE)).map(|_| OnceLock::new()).collect() }
+        Self {
+            types: Types::new(types),
+            numbering,
+            marks: (0..words.div_ceil(PIECE)).map(|_| OnceLock::new()).collect(),
+        }
     }
 
-    /// Marks the place that a word at `place` shows, if it is a type's address; `before` is the word in front of it.
-    pub(super) fn note(&self, place: u64, word: u64, before: u64) {
-        let Ok(at) = self.types.binary_search_by_key(&word, |(address, _)| *address) else { return };
-        let is_object = place % SLOT == 8 && is_count(before);
-        let start = place.wrapping_sub(self.types[at].1);
+    /// Marks the place that a word at `place` shows, if it is a type's address, and returns whether it is; `before` is the word in front of it.
+    #[inline]
+    pub(super) fn note(&self, place: u64, word: u64, before: u64) -> bool {
+        let Some(front) = self.types.front(word) else { return false };
+        if place % SLOT == 8 && is_count(before) {
+            self.mark(place.wrapping_sub(front));
+        }
+        true
+    }
+
+    #[inline]
+    fn mark(&self, start: u64) {
         let number = self.numbering.number(start);
         let word = Self::word_of(number, start);
-        if is_object
-            && number != 0
+        if number != 0
             && let Some(piece) = self.marks.get(word / PIECE)
         {
             let marks = piece.get_or_init(|| Box::new([const { AtomicU64::new(0) }; PIECE]));
@@ -67,13 +120,6 @@ impl<'a> Unasked<'a> {
 
     const fn bit_of(start: u64) -> u64 {
         1 << (start % PAGE / SLOT % u64::BITS as u64)
-    }
-
-    /// Leaves out the pointers to marked places.
-    pub(super) fn leave_out(&self, packed: &mut Vec<u64>) {
-        if !self.marks.is_empty() {
-            packed.retain(|pointer| !self.is_marked(*pointer));
-        }
     }
 
     #[inline]
