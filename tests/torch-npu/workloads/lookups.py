@@ -107,5 +107,5 @@ def waits(cases=()):
         if held.issuperset(starts):
             right += 1
         else:
-            wrong.append([path, repr(held)])
+            wrong.append([path, f"{held}, not {starts}"])
     print("LOOKED UP " + json.dumps({"right": right, "unreadable": unreadable, "wrong": wrong}), flush=True)

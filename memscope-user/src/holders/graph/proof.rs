@@ -103,6 +103,20 @@ mod tests {
         }
     }
 
+    /// Autograd's data of a view has an empty `std::optional` with the address of a storage, which two tensors of C++ have, and more that counts.
+    #[test]
+    fn storages_belong_to_tensors() {
+        let mut sample = Sample::new();
+        let storage = sample.cpp("N3c1011StorageImplE", &[3, DEVICE, DEVICE, 0]);
+        (0..2).for_each(|_| drop(sample.cpp("N3c1010TensorImplE", &[1, storage, 0, 0])));
+        let meta = sample.cpp("N5torch8autograd22DifferentiableViewMetaE", &[0, 0, 0, 0, 0, 0, 0, 0, storage]);
+        let view = sample.tensor(DEVICE + 4096);
+        let implementation = sample.image_word(view + 24);
+        sample.image.put(implementation + 24, meta);
+        sample.module("__main__", &[("view", view)]);
+        assert_eq!(sample.ask(&[DEVICE, DEVICE + 4096]), ["NoRoot", "__main__.view"]);
+    }
+
     /// Memory of another process that several tensors share: what opened it has the address of the first of them. A path through that is none, where a
     /// storage has the address itself.
     #[test]

@@ -227,6 +227,11 @@ impl Graph<'_> {
                     _ => self.heap.block(step.value).is_none_or(|block| block.start != child.start),
                 };
         }
+        // An empty `std::optional` beside it may have the address of a storage, which belongs to tensors.
+        let has_no_storage = is_autograd_meta(class) || is_generated(class);
+        if has_no_storage && child.class().is_some_and(is_storage) {
+            return false;
+        }
         if is_autograd_meta(class) && !self.admits_meta(class, step, child) {
             return false;
         }
