@@ -18,8 +18,9 @@ use super::stacks::{ByThread, DEPTH, Made, Place, assert_same, by_the_trace, in_
 const HOOK: &str = "reportMemoryDataToNpuProfiler";
 /// Its record's size of the block, among the values that are taken.
 const SIZE_AT: usize = 2;
-/// Pairs of runs at most: a block that two streams use comes back when the pool happens to look, now and then at another call.
-const PAIRS: usize = 4;
+/// Pairs of runs at most: a block that two streams use comes back when the pool happens to look, now and then at another call. Of the last pair
+/// allocations alone are compared, which are the same in all runs.
+const PAIRS: usize = 3;
 /// Writes `stack THREAD SIZE FILE+OFFSET…`, innermost first, for each call.
 const SCRIPT: &str = r#"
 import gdb
@@ -118,11 +119,20 @@ fn compare(line: &str) {
         let truth = by_gdb(&program);
         let (run, _) = program.traced(&[&format!("--call-stack=c:{DEPTH}")]);
         let found = by_the_trace(&run.folder.capture(), HOOK, SIZE_AT);
-        if pair == PAIRS || sizes(&found) == sizes(&truth) {
+        if sizes(&found) == sizes(&truth) {
             return assert_same(line, &found, &truth);
         }
         println!("{line}: the program did not do the same twice, once more");
+        if pair == PAIRS {
+            assert_same(line, &allocations(found), &allocations(truth));
+        }
     }
+}
+
+/// A report of memory that is given back has a size below zero.
+fn allocations(mut threads: ByThread) -> ByThread {
+    threads.iter_mut().for_each(|made| made.retain(|made| made.size.cast_signed() > 0));
+    threads
 }
 
 /// Of each thread's blocks, in order.
