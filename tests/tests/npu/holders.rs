@@ -44,7 +44,8 @@ fn are_named(program: &Program) {
 }
 
 /// What torch puts around tensors: hooks, graphs, compilers, scripts, models over ranks. Each path that Python can follow is followed by the program, and those of
-/// the cases are as it names them. No way leads from a variable to the dispatcher's functions or to a constant of a script's graph, and now and then no sure one to a slot of a script.
+/// the cases are as it names them. No way leads from a variable to the dispatcher's functions or to a constant of a script's graph, and
+/// now and then no sure one to a slot of a script or to what C++ alone holds: four at most of some hundred.
 #[test]
 fn holders_that_torch_makes() {
     const HIDDEN: [&str; 1] = ["implementation of an operator"];
@@ -55,8 +56,10 @@ fn holders_that_torch_makes() {
     let (named, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|case| !case.path.is_empty());
     let is_open = |name: &str| others.iter().any(|case| case.name == name && unsure.contains(&case.address));
     assert!(HIDDEN.into_iter().all(is_open), "{unsure:x?}");
-    let few = others.iter().filter(|case| unsure.contains(&case.address)).count();
-    assert!(few <= HIDDEN.len() + 2, "{few} without a path, which is sure");
+    let open: Vec<&str> =
+        others.iter().filter(|case| unsure.contains(&case.address)).map(|case| case.name.as_str()).collect();
+    println!("without a path, which is sure: {open:?}");
+    assert!(open.len() <= HIDDEN.len() + 4, "{open:?}");
     let looked_up = look_up(&target, &truth, &found);
     println!("{} cases, {} paths followed, {} not", named.len(), looked_up.right, looked_up.unreadable);
     assert_eq!(looked_up.wrong, []);
