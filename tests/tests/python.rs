@@ -59,7 +59,7 @@ fn findings_are_those_of_the_commands() {
     let path = folder.path().join("memscope_dump_1.csv");
     fs::write(&path, DUMP).expect("a dump");
     let path = path.to_str().expect("a plain path");
-    let table: [(&[&str], &str); 10] = [
+    let table: [(&[&str], &str); 11] = [
         (&["leaks", path], "leaks(path)"),
         (&["leaks", path, "--mark", "m"], "leaks(path, mark='m')"),
         (&["leaks", path, "--until", "0.0000003"], "leaks(path, until=0.0000003)"),
@@ -67,6 +67,7 @@ fn findings_are_those_of_the_commands() {
         (&["decompose", path], "decompose(path)"),
         (&["peaks", path], "peaks(path)"),
         (&["fragmentation", path], "fragmentation(path)"),
+        (&["waits", path], "ask('waits', path)"),
         (&["lifetimes", path], "ask('lifetimes', path)"),
         (&["diff", path, "--from", "peak"], "diff(path, start='peak')"),
         (&["compare", path, path], "compare(path, path)"),

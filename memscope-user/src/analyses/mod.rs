@@ -48,6 +48,7 @@ pub mod stepped;
 pub mod table;
 #[cfg(test)]
 mod up_to_exit;
+pub mod waits;
 pub mod watched;
 
 pub(crate) use answer::Context;

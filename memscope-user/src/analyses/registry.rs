@@ -10,7 +10,7 @@ use super::concluded::LeftOut;
 use super::question::Question;
 use super::{
     by_stack, decompose, device_use, fluctuation, fragmentation, growth, held, held_by, inefficient, judged, ledger,
-    lifetimes, mark_leaks, oom, peaks, settings, silent, sleep, step_leaks, watched,
+    lifetimes, mark_leaks, oom, peaks, settings, silent, sleep, step_leaks, waits, watched,
 };
 use crate::model::StepsFrom;
 
@@ -103,6 +103,8 @@ kinds! {
     Peak(peaks::Peak) = "peak", asked as peaks::QUESTION;
     /// In what pieces memory is free.
     Fragmentation(fragmentation::Fragmentation) = "fragmentation", asked as fragmentation::QUESTION;
+    /// What waits for streams.
+    Waits(waits::Waits) = "waits", asked as waits::QUESTION;
     /// How long blocks live.
     Lifetimes(lifetimes::Lifetimes) = "lifetimes", asked as lifetimes::QUESTION;
     /// Memory still held at the end.

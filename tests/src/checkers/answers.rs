@@ -23,6 +23,7 @@ pub fn check(document: &Value) -> Vec<String> {
             "growth" => growth(found),
             "fragmentation" => fragmentation(found),
             "inefficient" => inefficient(found),
+            "waits" => waits(found),
             "lifetimes" => lifetimes(found),
             "span" => span(found),
             _ => Vec::new(),
@@ -189,6 +190,18 @@ fn lifetimes(found: &Value) -> Vec<String> {
     let places = if places.is_empty() || number(found, "places_left_out") > 0 { (all, all) } else { sum(places) };
     let parts = (counted(&found["all"]), sum(list(found, "sizes")), places);
     differ("bars, sizes and places", &parts, &(all, (all, all), (all, all))).into_iter().collect()
+}
+
+/// Places have all blocks, and all that waited at the pool's peak.
+fn waits(found: &Value) -> Vec<String> {
+    let figures =
+        |of: &Value| ["blocks", "pool_peak_blocks", "pool_peak_bytes", "open_blocks"].map(|key| number(of, key));
+    let zero = [0; 4];
+    let sum =
+        list(found, "places").iter().map(figures).fold(zero, |sum, part| std::array::from_fn(|at| sum[at] + part[at]));
+    let is_cut = number(found, "places_left_out") > 0 || found["places_full"] == true;
+    let places = if is_cut { figures(found) } else { sum };
+    differ("places", &places, &figures(found)).into_iter().collect()
 }
 
 const fn add(one: Sum, other: Sum) -> Sum {

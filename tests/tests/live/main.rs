@@ -57,6 +57,7 @@ mod throughput;
 mod top;
 mod unasked_stacks;
 mod usage;
+mod waits;
 mod watch;
 mod watch_safety;
 mod workloads;

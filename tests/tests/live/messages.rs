@@ -292,9 +292,18 @@ fn hostile_contents() {
     fs::write(&dump, hostile_rows()).expect("written");
     let dump = dump.to_str().expect("plain");
     let mut shown = 0;
-    for verb in
-        ["leaks", "decompose", "peaks", "fragmentation", "lifetimes", "inefficient", "diff", "compare", "export"]
-    {
+    for verb in [
+        "leaks",
+        "decompose",
+        "peaks",
+        "fragmentation",
+        "waits",
+        "lifetimes",
+        "inefficient",
+        "diff",
+        "compare",
+        "export",
+    ] {
         for json in [false, true] {
             let mut command = Command::new(tracer_path());
             command.arg(verb).arg(dump).current_dir(folder.path()).stdin(Stdio::null());

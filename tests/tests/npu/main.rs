@@ -108,3 +108,4 @@ mod snapshots;
 mod stacks;
 mod tasks;
 mod verdicts;
+mod waits;

@@ -131,7 +131,9 @@ fn compare(line: &str) {
 
 /// A report of memory that is given back has a size below zero.
 fn allocations(mut threads: ByThread) -> ByThread {
-    threads.iter_mut().for_each(|made| made.retain(|made| made.size.cast_signed() > 0));
+    for made in &mut threads {
+        made.retain(|made| made.size.cast_signed() > 0);
+    }
     threads
 }
 

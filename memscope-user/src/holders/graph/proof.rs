@@ -108,7 +108,9 @@ mod tests {
     fn storages_belong_to_tensors() {
         let mut sample = Sample::new();
         let storage = sample.cpp("N3c1011StorageImplE", &[3, DEVICE, DEVICE, 0]);
-        (0..2).for_each(|_| drop(sample.cpp("N3c1010TensorImplE", &[1, storage, 0, 0])));
+        for _ in 0..2 {
+            sample.cpp("N3c1010TensorImplE", &[1, storage, 0, 0]);
+        }
         let meta = sample.cpp("N5torch8autograd22DifferentiableViewMetaE", &[0, 0, 0, 0, 0, 0, 0, 0, storage]);
         let view = sample.tensor(DEVICE + 4096);
         let implementation = sample.image_word(view + 24);

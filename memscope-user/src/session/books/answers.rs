@@ -32,7 +32,7 @@ pub(super) struct Answers {
 /// Everything is asked, as of a trace with all analyses.
 pub(super) fn answers(book: &Book, apart_ns: u64) -> Answers {
     let (events, end) = book.events(apart_ns);
-    let words = ["leaks", "decompose", "inefficient", "oom", "peaks", "fragmentation", "lifetimes"];
+    let words = ["leaks", "decompose", "inefficient", "oom", "peaks", "fragmentation", "waits", "lifetimes"];
     let questions = words.into_iter().fold(Questions::NONE, Questions::with);
     let analyses = Analyses { questions, oom_blocks: 3, cheap: false };
     let options = CollectOptions { analyses, ..CollectOptions::default() };

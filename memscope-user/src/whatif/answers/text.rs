@@ -100,7 +100,10 @@ fn write_process(process: &ProcessAnswer, found: &WhatIf, out: &mut dyn Write) -
     write_check(&process.check, &process.gaps, out)?;
     if *used_by_streams > 0 {
         let blocks = counted(*used_by_streams, "block");
-        writeln!(out, "  Streams used {blocks} when they were freed: figures are ranges over when they come back.")?;
+        writeln!(
+            out,
+            "  Streams used {blocks} when they were freed: figures are ranges over when they come back (`waits` names their places)."
+        )?;
     }
     if *failures > 0 {
         writeln!(out, "  {} failed in the recording.", counted(*failures, "request"))?;
