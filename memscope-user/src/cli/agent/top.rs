@@ -53,6 +53,8 @@ struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     container: Option<String>,
     processes: usize,
+    /// Those of them that are not traced for a while: the sums of their pools are read.
+    left_out_processes: usize,
     live_bytes: u64,
     untracked_bytes: u64,
     /// Of those processes that are known for ten minutes.
@@ -76,8 +78,9 @@ impl Row {
         }
     }
 
-    fn add(&mut self, pool: &PoolStatus) {
+    fn add(&mut self, process: &ProcessStatus, pool: &PoolStatus) {
         self.processes += 1;
+        self.left_out_processes += usize::from(process.left_out);
         self.live_bytes = self.live_bytes.saturating_add(pool.live_bytes);
         self.untracked_bytes = self.untracked_bytes.saturating_add(pool.untracked_bytes);
         if let Some(growth) = pool.growth_bytes_per_second {
@@ -127,7 +130,7 @@ impl Table {
                     row.container.clone(),
                     row.pid,
                 );
-                rows.entry(key).or_insert(row).add(pool);
+                rows.entry(key).or_insert(row).add(process, pool);
             }
         }
         let mut rows: Vec<Row> = rows.into_values().collect();
@@ -143,10 +146,10 @@ impl Table {
     /// Its lines: what it is of, titles, rows.
     fn lines(&self, status: &Status) -> Vec<String> {
         let Status { version, level, lost, processes, .. } = status;
-        let mut lines = vec![format!(
-            "agent {version}: level {level}, {lost} lost, {} traced",
-            counted(processes.len() as u64, "process")
-        )];
+        let (left_out, traced): (Vec<_>, Vec<_>) = processes.iter().partition(|process| process.left_out);
+        let traced = counted(traced.len() as u64, "process");
+        let also = if left_out.is_empty() { String::new() } else { format!(", {} left out", left_out.len()) };
+        let mut lines = vec![format!("agent {version}: level {level}, {lost} lost, {traced} traced{also}")];
         let cells: Vec<[String; 7]> = self.rows.iter().map(cells).collect();
         let titles = ["DEVICE", "POOL", "LIVE", "+/MIN", &self.by.to_uppercase(), "LARGEST", "PLACE"];
         let width = |column: usize| {
@@ -179,6 +182,7 @@ fn cells(row: &Row) -> [String; 7] {
     );
     let (largest, place) = match &row.largest {
         Some(LargestPlace { place, live_bytes }) => (size(*live_bytes), place.clone()),
+        None if row.left_out_processes > 0 => (String::new(), "left out of the trace: its sums are read".to_owned()),
         None => (String::new(), String::new()),
     };
     let cells = [row.device.clone(), row.pool.clone(), size(row.live_bytes), growth, row.who(), largest, place];
@@ -354,6 +358,24 @@ npu:0   HAL   64.0 MiB         –  team/a          64.0 MiB  serve main
 npu:0   PTA   50.0 MiB         –  team/b\\nforged  50.0 MiB  b.py:1 g
 npu:0   PTA   40.0 MiB  -1.0 MiB  team/a          20.0 MiB  kv.py:3 grow";
         assert_eq!(Table::new(&status(), By::Pod).lines(&status()).join("\n"), expected);
+    }
+
+    /// A process that is left out for a while has sums and no place.
+    #[test]
+    fn processes_left_out_are_marked() {
+        let mut status = status();
+        status.processes.truncate(2);
+        let aside = &mut status.processes[1];
+        (aside.left_out, aside.pools[0].largest) = (true, None);
+        let expected = "\
+agent 1: level 0, 0 lost, 1 process traced, 1 left out
+DEVICE  POOL      LIVE     +/MIN  PROCESS           LARGEST  PLACE
+npu:0   HAL   64.0 MiB         –  7 python team/a  64.0 MiB  serve main
+npu:0   PTA   30.0 MiB  +1.0 MiB  7 python team/a  20.0 MiB  kv.py:3 grow
+npu:0   PTA   10.0 MiB  -2.0 MiB  8 python team/a            left out of the trace: its sums are read";
+        let table = Table::new(&status, By::Process);
+        assert_eq!(table.lines(&status).join("\n"), expected);
+        assert_eq!(table.rows.iter().map(|row| row.left_out_processes).collect::<Vec<_>>(), [0, 0, 1]);
     }
 
     /// Head and keys stay, rows move.
