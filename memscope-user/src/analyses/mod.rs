@@ -33,6 +33,7 @@ mod per_device;
 mod question;
 pub mod ranks;
 pub(crate) mod registry;
+mod returns;
 pub mod sample;
 mod scale;
 #[cfg(test)]

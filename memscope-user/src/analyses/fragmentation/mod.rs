@@ -4,7 +4,7 @@
 //! A driver block in which a pool hands out memory is a segment of that pool, as in the [ledger](super::ledger); of
 //! physical memory each mapping is one, and free memory continues from one mapping to the next of the same reservation.
 //! Only known segments are judged: those older than the trace are unknown, and their size follows from the pool's own
-//! figure.
+//! figure. A block that waits for streams after its free is not free yet: no request gets it.
 //!
 //! Memory: that of the ledger, and about 150 bytes for each live block and each free piece. Time is cut into at most
 //! 256 intervals.
@@ -31,14 +31,18 @@ use self::space::{Held, Place};
 use super::decompose::{Lives, RuleSet, Went};
 use super::question::{AnalysisBit, Automatic, FilesCommand, Question, Sees};
 use super::select::Filter;
-use super::{Analysis, Finding, concluded::Concluded, in_order};
+use super::{Analysis, Finding, concluded::Concluded, in_order, returns::Returns};
 use crate::hash::HashMap;
-use crate::model::{Block, Confidence, Event, EventKind, Name, Pool, ProcessStart, RunEnd, Stacks};
+use crate::model::{
+    Block, BlockReturned, Confidence, Event, EventKind, Free, FreeCause, Name, Pool, ProcessStart, RunEnd, Stacks,
+};
 
 /// Segments listed of each moment.
 const MAX_SEGMENTS: usize = 100;
 /// Blocks listed of each segment.
 const MAX_PINS: usize = 10;
+/// Most freed blocks of a pool that wait for streams; further ones count as free.
+const MAX_WAITING: usize = 1 << 16;
 /// A moment replaces the worst one when more is scattered by this part: so a run records few of them.
 const PART: u64 = 16;
 
@@ -79,6 +83,8 @@ struct Process {
     pools: HashMap<Place, History>,
     /// Bytes beyond the known segments, by each pool's last figure.
     unknown: HashMap<Place, u64>,
+    /// Freed blocks that wait for streams, at most [`MAX_WAITING`] of a pool: they take their place.
+    returns: HashMap<Place, Returns<Free>>,
     /// The state when the process's memory was taken from it: final, unless it asks for more.
     last: Option<BTreeMap<Place, FreeSpaceMoment>>,
 }
@@ -114,6 +120,7 @@ impl Analysis for FragmentationAnalysis {
         self.last_ns = self.last_ns.max(event.time_ns);
         match &event.kind {
             EventKind::Alloc(alloc) => {
+                self.reused(event, &alloc.block);
                 let came = self.lives.came(event, alloc, true);
                 let owner = came.and_then(|came| self.lives.owner(&came.live));
                 let process = self.processes.entry(event.pid).or_default();
@@ -123,24 +130,15 @@ impl Analysis for FragmentationAnalysis {
                 process.works_on();
             }
             EventKind::Free(free) => {
-                let process = self.processes.entry(event.pid).or_default();
-                if free.cause.gave_back() {
-                    process.goes_on();
-                } else if process.last.is_none() {
-                    process.last = Some(process.moments(event.time_ns));
-                }
-                process.change(event);
-                process.ended(&free.block);
-                if let Some(went) = self.lives.went(event, free) {
-                    process.named(&went, &self.lives);
+                if !self.waits(event, free) {
+                    self.freed(event, free);
                 }
             }
-            EventKind::Region(_) | EventKind::BlockReturned(_) => {
-                self.lives.note(event);
-                let process = self.processes.entry(event.pid).or_default();
-                process.goes_on();
-                process.change(event);
+            EventKind::BlockReturned(returned) => {
+                self.returned(event, returned);
+                self.changed(event);
             }
+            EventKind::Region(_) => self.changed(event),
             EventKind::ProcessStart(ProcessStart { attached, .. }) => {
                 self.processes.entry(event.pid).or_default().attached = *attached;
             }
@@ -190,6 +188,65 @@ impl FragmentationAnalysis {
     #[must_use]
     pub fn only(self, filter: Filter) -> Self {
         Self { only: filter, ..self }
+    }
+
+    /// Whether a freed block waits for streams: it takes its place until the pool has it back.
+    fn waits(&mut self, event: &Event, free: &Free) -> bool {
+        let Block { device, pool, addr, .. } = free.block;
+        let process = self.processes.entry(event.pid).or_default();
+        if free.cause.gave_back() {
+            process.goes_on();
+        }
+        let returns = process.returns.entry((device, pool)).or_default();
+        let is_back = returns.was_back(addr) || !returns.says_so() || returns.len() >= MAX_WAITING;
+        let waits = !is_back && free.cause == FreeCause::Program;
+        if waits {
+            returns.wait(addr, *free);
+        }
+        waits
+    }
+
+    fn returned(&mut self, event: &Event, returned: &BlockReturned) {
+        let process = self.processes.entry(event.pid).or_default();
+        let waited = process.returns.entry((event.device, returned.pool)).or_default().returned(returned.addr);
+        if let Some(free) = waited {
+            self.freed_late(event, Free { total_bytes: Some(returned.total_bytes), ..free });
+        }
+    }
+
+    /// A pool hands out an address, so what waited there is back.
+    fn reused(&mut self, event: &Event, block: &Block) {
+        let process = self.processes.entry(event.pid).or_default();
+        let waited = process.returns.get_mut(&(block.device, block.pool)).and_then(|it| it.reused(block.addr));
+        if let Some(free) = waited {
+            self.freed_late(event, Free { total_bytes: None, ..free });
+        }
+    }
+
+    fn freed_late(&mut self, now: &Event, free: Free) {
+        let event = Event { device: free.block.device, kind: EventKind::Free(free), ..now.clone() };
+        self.freed(&event, &free);
+    }
+
+    fn freed(&mut self, event: &Event, free: &Free) {
+        let process = self.processes.entry(event.pid).or_default();
+        if free.cause.gave_back() {
+            process.goes_on();
+        } else if process.last.is_none() {
+            process.last = Some(process.moments(event.time_ns));
+        }
+        process.change(event);
+        process.ended(&free.block);
+        if let Some(went) = self.lives.went(event, free) {
+            process.named(&went, &self.lives);
+        }
+    }
+
+    fn changed(&mut self, event: &Event) {
+        self.lives.note(event);
+        let process = self.processes.entry(event.pid).or_default();
+        process.goes_on();
+        process.change(event);
     }
 
     fn is_wanted(&self, found: &Fragmentation) -> bool {
@@ -256,6 +313,7 @@ impl Process {
             self.space.forget();
             self.blocks.clear();
             self.unknown.clear();
+            self.returns.clear();
         }
     }
 

@@ -57,6 +57,23 @@ fn free_pieces_are_listed() {
     assert_eq!((last.time_ns, brief(&last.last)), (1000, [160, 20, 140, 60]));
 }
 
+/// One segment of 100 with blocks of 10, 30 and 10. The last one is back before its free, so the pool says returns. The one of 30, which waits for a stream, takes
+/// its place until it is back, or until its place is handed out again.
+#[test]
+fn what_waits_for_a_stream_is_not_free() {
+    let waiting = || {
+        let mut script = script();
+        script.alloc(pools::HAL, 1000, 100).alloc(PTA, 1000, 10).alloc(PTA, 1010, 30).alloc(PTA, 1040, 10);
+        script.returned(PTA, 1040).free(PTA, 1040).free(PTA, 1010);
+        script
+    };
+    assert_eq!(brief(&one(&waiting()).end.space), [100, 40, 60, 60]);
+    assert_eq!(brief(&one(waiting().returned(PTA, 1010)).end.space), [100, 10, 90, 90]);
+    assert_eq!(brief(&one(waiting().alloc(PTA, 1010, 20)).end.space), [100, 30, 70, 70]);
+    // Two pieces of 20 and 50 then.
+    assert_eq!(brief(&one(waiting().returned(PTA, 1010).alloc(PTA, 1030, 20)).end.space), [100, 30, 70, 50]);
+}
+
 /// A report of a running program equals that of an end now.
 #[test]
 fn pieces_so_far() {

@@ -18,7 +18,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::question::{Automatic, FilesCommand, Question, Sees};
-use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice};
+use super::{Analysis, Finding, concluded::Concluded, per_device::PerDevice, returns::Returns};
 use crate::hash::HashMap;
 use crate::model::{BlockReturned, Confidence, Device, Event, EventKind, Free, FreeCause, Pool, RunEnd, Stacks};
 
@@ -30,8 +30,6 @@ const MAX_PLACES: usize = 1 << 16;
 const PLACES: usize = 100;
 /// Freed blocks of which none came back: the pool does not say when blocks are back.
 const MAX_UNSAID: usize = 1 << 10;
-/// Blocks that are back, and their free not seen yet: one for each thread that frees.
-const MAX_BACK: usize = 1 << 10;
 
 /// Memory that waits for streams.
 pub(super) const QUESTION: Question = Question {
@@ -78,11 +76,7 @@ struct Running {
 /// A pool of one process on one device.
 #[derive(Debug, Default)]
 struct Account {
-    /// It says when blocks are back: the first one that is shows it.
-    says_returns: bool,
-    /// Addresses of blocks that were back before their free.
-    back: Vec<u64>,
-    waiting: HashMap<u64, Waiting>,
+    returns: Returns<Waiting>,
     all: Running,
     places: HashMap<Stacks, Running>,
     reserved_peak_bytes: u64,
@@ -96,7 +90,7 @@ impl Analysis for WaitsAnalysis {
             EventKind::Alloc(alloc) if alloc.is_call() => {
                 let account = self.running.at(event.pid, alloc.block.device).entry(alloc.block.pool).or_default();
                 // A block there is back, also where that was not seen.
-                account.end(alloc.block.addr, None);
+                account.reused(alloc.block.addr);
                 account.reserved(event.time_ns, alloc.total_bytes);
             }
             EventKind::Free(free) if free.cause == FreeCause::Program => {
@@ -104,7 +98,7 @@ impl Analysis for WaitsAnalysis {
                 account.free(event.time_ns, free);
             }
             EventKind::UnknownFree(free) => {
-                self.running.at(event.pid, event.device).entry(free.pool).or_default().take_back(free.addr);
+                self.running.at(event.pid, event.device).entry(free.pool).or_default().returns.was_back(free.addr);
             }
             EventKind::BlockReturned(returned) => {
                 let account = self.running.at(event.pid, event.device).entry(returned.pool).or_default();
@@ -129,7 +123,7 @@ impl WaitsAnalysis {
     fn conclude(&mut self, pid: u32) {
         for (device, pools) in self.running.take_process(pid) {
             for (pool, account) in pools {
-                if account.says_returns && account.all.sum.blocks > 0 {
+                if account.returns.says_so() && account.all.sum.blocks > 0 {
                     let found = account.close(pid, device, pool);
                     if found.is_large() || !self.large_alone {
                         self.concluded.add(found);
@@ -144,49 +138,43 @@ impl Account {
     fn free(&mut self, time_ns: u64, free: &Free) {
         self.reserved(time_ns, free.total_bytes);
         let addr = free.block.addr;
-        if !self.take_back(addr) && (self.says_returns || self.waiting.len() < MAX_UNSAID) {
-            let mut stacks = free.block.stacks;
-            if !self.places.contains_key(&stacks) && self.places.len() >= MAX_PLACES {
-                (stacks, self.is_full) = (Stacks::default(), true);
-            }
-            let waiting = Waiting { size_bytes: free.block.size_bytes, freed_ns: time_ns, stacks };
-            if self.waiting.len() >= MAX_WAITING {
-                self.is_full = true;
-                self.all.sum.blocks += 1;
-                return;
-            }
-            self.waiting.insert(addr, waiting);
-            self.all.begin(waiting.size_bytes);
-            self.places.entry(stacks).or_default().begin(waiting.size_bytes);
+        if self.returns.was_back(addr) || (!self.returns.says_so() && self.returns.len() >= MAX_UNSAID) {
+            return;
         }
-    }
-
-    /// Whether a block was back before its free, which is seen now.
-    fn take_back(&mut self, addr: u64) -> bool {
-        let at = self.back.iter().position(|back| *back == addr);
-        at.is_some_and(|at| self.back.swap_remove(at) == addr)
+        if self.returns.len() >= MAX_WAITING {
+            self.is_full = true;
+            self.all.sum.blocks += 1;
+            return;
+        }
+        let mut stacks = free.block.stacks;
+        if !self.places.contains_key(&stacks) && self.places.len() >= MAX_PLACES {
+            (stacks, self.is_full) = (Stacks::default(), true);
+        }
+        let waiting = Waiting { size_bytes: free.block.size_bytes, freed_ns: time_ns, stacks };
+        self.returns.wait(addr, waiting);
+        self.all.begin(waiting.size_bytes);
+        self.places.entry(stacks).or_default().begin(waiting.size_bytes);
     }
 
     fn returned(&mut self, time_ns: u64, returned: &BlockReturned) {
         self.reserved(time_ns, Some(returned.total_bytes));
-        self.says_returns = true;
-        if !self.end(returned.addr, Some(time_ns)) {
-            if self.back.len() >= MAX_BACK {
-                self.back.remove(0);
-            }
-            self.back.push(returned.addr);
+        if let Some(waiting) = self.returns.returned(returned.addr) {
+            self.end(&waiting, time_ns.saturating_sub(waiting.freed_ns));
         }
     }
 
-    /// A block does not wait any more; returns whether it did. `time_ns`: of its return, if that was seen.
-    fn end(&mut self, addr: u64, time_ns: Option<u64>) -> bool {
-        let Some(waiting) = self.waiting.remove(&addr) else { return false };
-        let waited_ns = time_ns.map_or(0, |time_ns| time_ns.saturating_sub(waiting.freed_ns));
+    fn reused(&mut self, addr: u64) {
+        if let Some(waiting) = self.returns.reused(addr) {
+            self.end(&waiting, 0);
+        }
+    }
+
+    /// A block does not wait any more. `waited_ns`: 0 where its return was not seen.
+    fn end(&mut self, waiting: &Waiting, waited_ns: u64) {
         self.all.end(waiting.size_bytes, waited_ns);
         if let Some(place) = self.places.get_mut(&waiting.stacks) {
             place.end(waiting.size_bytes, waited_ns);
         }
-        true
     }
 
     fn reserved(&mut self, time_ns: u64, total_bytes: Option<u64>) {
@@ -194,7 +182,7 @@ impl Account {
         (self.reserved_peak_bytes, self.reserved_peak_time_ns) = (total_bytes, time_ns);
         let sums = self.places.values_mut().chain([&mut self.all]);
         sums.for_each(|running| (running.sum.pool_peak_bytes, running.sum.pool_peak_blocks) = (0, 0));
-        for waiting in self.waiting.values() {
+        for waiting in self.returns.values() {
             self.all.at_peak(waiting.size_bytes);
             if let Some(place) = self.places.get_mut(&waiting.stacks) {
                 place.at_peak(waiting.size_bytes);

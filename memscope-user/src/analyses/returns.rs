@@ -1,0 +1,71 @@
+//! Which freed blocks wait for streams: their pool has them back later.
+//!
+//! A pool of `PyTorch` says when it has a block back ([`BlockReturned`](crate::model::BlockReturned)). For a block that no stream uses that comes right before its
+//! free; for others it comes when the streams have done.
+
+use crate::hash::HashMap;
+
+/// Blocks that are back, and their free not seen yet: one for each thread that frees.
+const MAX_BACK: usize = 1 << 10;
+
+/// Freed blocks of a pool of one process on one device that are not back, by address.
+#[derive(Debug)]
+pub(super) struct Returns<T> {
+    /// The pool says when blocks are back: the first one that is shows it.
+    says_so: bool,
+    /// Addresses of blocks that were back before their free.
+    back: Vec<u64>,
+    waiting: HashMap<u64, T>,
+}
+
+impl<T> Default for Returns<T> {
+    fn default() -> Self {
+        Self { says_so: false, back: Vec::new(), waiting: HashMap::default() }
+    }
+}
+
+impl<T> Returns<T> {
+    /// Whether a block was back before its free, which is seen now.
+    pub(super) fn was_back(&mut self, addr: u64) -> bool {
+        let at = self.back.iter().position(|back| *back == addr);
+        at.is_some_and(|at| self.back.swap_remove(at) == addr)
+    }
+
+    /// A freed block is not back.
+    pub(super) fn wait(&mut self, addr: u64, value: T) {
+        self.waiting.insert(addr, value);
+    }
+
+    /// A block is back. Gives what was kept of it, if it was freed before.
+    pub(super) fn returned(&mut self, addr: u64) -> Option<T> {
+        self.says_so = true;
+        let waited = self.waiting.remove(&addr);
+        if waited.is_none() {
+            if self.back.len() >= MAX_BACK {
+                self.back.remove(0);
+            }
+            self.back.push(addr);
+        }
+        waited
+    }
+
+    /// The pool hands out an address: what waited there is back, which was not seen.
+    pub(super) fn reused(&mut self, addr: u64) -> Option<T> {
+        self.waiting.remove(&addr)
+    }
+
+    /// Whether the pool says when blocks are back.
+    pub(super) const fn says_so(&self) -> bool {
+        self.says_so
+    }
+
+    /// Number of blocks that wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// What is kept of the blocks that wait.
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.waiting.values()
+    }
+}
