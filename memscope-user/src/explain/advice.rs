@@ -203,6 +203,9 @@ pub(super) const STREAM_REUSE: Hint = Hint {
     sources: &[REUSE, REUSE_600],
     ..PLAIN
 };
+/// Streams that have done before the free.
+pub(super) const WAIT_FOR_STREAM: Hint =
+    Hint { text: "Wait for the stream before the free, or look for record_stream", ..PLAIN };
 /// A trace from the start.
 pub(super) const FROM_START: Hint = Hint { text: "Trace from the start: memscope-bpf run -- PROG", ..PLAIN };
 /// Other processes on the device.
@@ -210,7 +213,7 @@ pub(super) const LOOK_OUTSIDE: Hint =
     Hint { text: "Look for a profiler, another container, or the driver's own use", ..PLAIN };
 
 /// The whole table.
-pub const HINTS: [Hint; 26] = [
+pub const HINTS: [Hint; 27] = [
     SMALLER,
     FREE_HOLDERS,
     EXPANDABLE,
@@ -235,6 +238,7 @@ pub const HINTS: [Hint; 26] = [
     GROUP_BUFFERS,
     DELETE,
     STREAM_REUSE,
+    WAIT_FOR_STREAM,
     FROM_START,
     LOOK_OUTSIDE,
 ];

@@ -37,6 +37,8 @@ pub enum Rule {
     HcclBuffers,
     /// Blocks are held longer than they are used.
     LateFree,
+    /// No request failed, and much freed memory of a pool waited for streams at its peak.
+    StreamWaits,
     /// No request failed, and the free memory of a pool lies in small pieces.
     InPieces,
     /// A pool holds memory that it has not handed out.
@@ -47,7 +49,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them, in order: of two that explain the same bytes the first one counts.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::GraphCapture,
         Self::OomOther,
         Self::OomFragmented,
@@ -62,6 +64,7 @@ impl Rule {
         Self::KvCacheLarge,
         Self::HcclBuffers,
         Self::LateFree,
+        Self::StreamWaits,
         Self::InPieces,
         Self::CachedHigh,
         Self::Unexplained,
@@ -85,6 +88,7 @@ impl Rule {
             Self::KvCacheLarge => "kv-cache-large",
             Self::HcclBuffers => "hccl-buffers",
             Self::LateFree => "late-free",
+            Self::StreamWaits => "stream-waits",
             Self::InPieces => "in-pieces",
             Self::CachedHigh => "cached-high",
             Self::Unexplained => "unexplained",
@@ -109,6 +113,7 @@ impl Rule {
             Self::KvCacheLarge => "The KV cache leaves little for the rest",
             Self::HcclBuffers => "Communicators hold buffers",
             Self::LateFree => "Blocks are held longer than they are used",
+            Self::StreamWaits => "Freed memory waits for other streams",
             Self::InPieces => "Free memory of the pool is in small pieces",
             Self::CachedHigh => "The pool keeps memory for reuse",
             Self::Unexplained => "The driver counts memory that no block explains",
@@ -132,6 +137,7 @@ impl Rule {
             Self::KvCacheLarge => &["decompose", "ledger", "device_use"],
             Self::HcclBuffers | Self::Unexplained => &["ledger"],
             Self::LateFree => &["inefficient", "held"],
+            Self::StreamWaits => &["waits"],
             Self::InPieces => &["fragmentation"],
             Self::CachedHigh => &["ledger", "fragmentation"],
         }

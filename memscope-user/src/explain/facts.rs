@@ -5,7 +5,7 @@ use super::card::{About, Card, Level, NotJudged, Rule};
 use crate::analyses::{
     Finding, Kind as _, decompose::Decomposition, device_use::DeviceUse, fragmentation::Fragmentation, growth::Growth,
     held::Held, inefficient::Inefficient, judged::Span, ledger::Ledger, oom::Oom, peaks::Peak, settings::Settings,
-    sleep::Sleeps, step_leaks::StepLeaks,
+    sleep::Sleeps, step_leaks::StepLeaks, waits::Waits,
 };
 use crate::model::{Confidence, Device, RunEnd, Setting, Stacks};
 use crate::printable::OneLine;
@@ -48,6 +48,7 @@ kinds! {
     spans: Span;
     settings: Settings;
     sleeps: Sleeps;
+    waits: Waits;
 }
 
 impl<'a> Facts<'a> {

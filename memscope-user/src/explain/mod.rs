@@ -29,6 +29,7 @@ use crate::analyses::device_use::DeviceUse;
 use crate::analyses::{
     self, Analysis, DecomposeAnalysis, DeviceUseAnalysis, Finding, FragmentationAnalysis, HeldAnalysis, HeldByAnalysis,
     InefficientAnalysis, Kind as _, LedgerAnalysis, OomAnalysis, PeaksAnalysis, SettingsAnalysis, SleepAnalysis,
+    waits::WaitsAnalysis,
 };
 use crate::model::RunEnd;
 
@@ -47,7 +48,7 @@ pub struct Explanation {
 }
 
 /// The rules, in the order of [`Rule::ALL`]; one may look at several kinds of findings.
-const RULES: [fn(&mut Out<'_, '_>); 17] = [
+const RULES: [fn(&mut Out<'_, '_>); 18] = [
     requests::while_captured,
     requests::of_others,
     requests::in_pieces,
@@ -62,6 +63,7 @@ const RULES: [fn(&mut Out<'_, '_>); 17] = [
     owners::graphs,
     device::buffers,
     pools::late_frees,
+    pools::stream_waits,
     pools::in_pieces,
     pools::caches,
     device::unexplained,
@@ -85,6 +87,7 @@ pub fn analyses(rules: &Arc<RuleSet>) -> Vec<Box<dyn Analysis>> {
         Box::new(PeaksAnalysis::new(Arc::clone(rules))),
         Box::new(SleepAnalysis::default()),
         Box::new(SettingsAnalysis::default()),
+        Box::new(WaitsAnalysis::default()),
     ]
 }
 

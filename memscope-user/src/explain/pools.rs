@@ -2,12 +2,13 @@
 
 use super::advice::{self, Hint};
 use super::card::{About, Level, Rule};
-use super::facts::{Facts, Out, Says, WORTH_BYTES, bytes, is_share, least, percent};
-use super::requests::pinning;
+use super::facts::{Facts, Out, Says, WORTH_BYTES, bytes, is_share, least, percent, place};
+use super::requests::{MAX_LISTED, pinning};
 use crate::analyses::fragmentation::{Fragmentation, FreeSpaceMoment, FreeSpaceSample, PiecesVerdict};
 use crate::analyses::inefficient::{Inefficient, InefficientKind, Waste};
 use crate::analyses::ledger::{Item, Ledger, Moment, PoolSheets};
 use crate::analyses::peaks::Peak;
+use crate::analyses::waits::{PlaceWaits, Waits};
 use crate::model::{Confidence, Device, Pool, PoolLevel, PoolOperators, StepsFrom};
 use crate::text::numbers::{counted, rounded};
 
@@ -95,6 +96,42 @@ fn late_free(facts: &Facts<'_>, uses: &Inefficient) -> Option<Says<'static>> {
         confidence: least([uses.confidence, facts.confidence()]),
         about: About::Own,
     })
+}
+
+/// `stream-waits`.
+pub(super) fn stream_waits(out: &mut Out<'_, '_>) {
+    let is_worth = |found: &&Waits| found.is_large() && found.all.pool_peak_bytes >= WORTH_BYTES;
+    let large: Vec<&Waits> =
+        out.facts.waits().filter(is_worth).filter(|found| !out.facts.has_failed(found.device)).collect();
+    for found in large {
+        out.say(Rule::StreamWaits, waits(found));
+    }
+}
+
+fn waits(found: &Waits) -> Says<'static> {
+    let Waits { all, reserved_peak_bytes, .. } = found;
+    let text = format!(
+        "{} of the {} that the {} held at its peak ({}) was freed, and waited for other streams: the pool took more instead.",
+        rounded(all.pool_peak_bytes.into()),
+        rounded((*reserved_peak_bytes).into()),
+        found.pool.title(),
+        percent(all.pool_peak_bytes, *reserved_peak_bytes),
+    );
+    let at_peak = found.places.iter().filter(|of| of.sum.pool_peak_bytes > 0);
+    let line = |of: &PlaceWaits| {
+        let blocks = counted(of.sum.pool_peak_blocks, "block");
+        Some(format!("{} in {blocks} of {}", rounded(of.sum.pool_peak_bytes.into()), place(of.stacks)?))
+    };
+    Says {
+        device: found.device,
+        level: Level::Warning,
+        text,
+        size_bytes: all.pool_peak_bytes,
+        evidence: at_peak.filter_map(line).take(MAX_LISTED).collect(),
+        hints: &[advice::WAIT_FOR_STREAM],
+        confidence: found.confidence,
+        about: About::Cache(found.pool),
+    }
 }
 
 /// `in-pieces`.

@@ -17,7 +17,7 @@ const PIECES_PERCENT: u64 = 30;
 /// The driver's figures are good for a failed request for so long.
 const FIGURES_NS: u64 = 10_000_000_000;
 /// Holders and other processes in the evidence.
-const MAX_LISTED: usize = 3;
+pub(super) const MAX_LISTED: usize = 3;
 
 /// The last failure of a request at a place, and the number of failures there.
 struct Failed<'a> {

@@ -6,6 +6,7 @@ use crate::analyses::fragmentation::{
 };
 use crate::analyses::inefficient::Inefficient;
 use crate::analyses::judged::{Exit, Span};
+use crate::analyses::waits::{PlaceWaits, WaitSum, Waits};
 
 /// Of 1000 MiB 300 MiB are 30 %; a byte less is not, and there is no card if a request failed, or below 64 MiB.
 #[test]
@@ -113,6 +114,41 @@ fn a_pool_in_small_pieces() {
     assert!(advice(&found)[0].ends_with("PYTORCH_NPU_ALLOC_CONF=expandable_segments:True, unless in force"));
     assert_eq!(rules(&[of(PiecesVerdict::NotFound).into()]), []);
     assert_eq!(rules(&[of(PiecesVerdict::Found).into(), Held { failed: 1, ..held(GIB) }.into()]), []);
+}
+
+/// Of 1280 MiB 64 MiB are a twentieth. What waits is not handed out, and has this card alone.
+#[test]
+fn memory_that_waits_for_streams() {
+    let of = |bytes: u64| -> Finding {
+        let sum =
+            |blocks, bytes| WaitSum { blocks, pool_peak_blocks: blocks, pool_peak_bytes: bytes, ..WaitSum::default() };
+        let places =
+            [(python(&["fsdp.py(9): gather"]), sum(2, bytes - MIB)), (python(&["copy.py(3): ahead"]), sum(1, MIB))];
+        Waits {
+            pid: PID,
+            device: NPU0,
+            pool: PTA,
+            reserved_peak_bytes: 1280 * MIB,
+            reserved_peak_time_ns: 2 * SECOND_NS,
+            all: sum(3, bytes),
+            places: places.map(|(stacks, sum)| PlaceWaits { stacks, sum }).into(),
+            places_left_out: 0,
+            places_full: false,
+            confidence: Confidence::Certain,
+        }
+        .into()
+    };
+    let cached: Finding = Ledger { pools: vec![pool_sheets(700 * MIB, 1280 * MIB)], ..ledger(2 * GIB, &[]) }.into();
+    let found = card(Rule::StreamWaits, &[of(64 * MIB), cached.clone()]).expect("a card");
+    assert_eq!((found.level, found.size_bytes), (Level::Warning, 64 * MIB));
+    let text = "64.00 MiB of the 1.25 GiB that the PyTorch pool held at its peak (5 %) was freed, and waited for other streams: the \
+        pool took more instead.";
+    assert_eq!(found.text, text);
+    assert_eq!(found.evidence, ["63.00 MiB in 2 blocks of fsdp.py:9 gather", "1.00 MiB in 1 block of copy.py:3 ahead"]);
+    assert!(advice(&found)[0].contains("record_stream"));
+    assert_eq!(rules(&[of(64 * MIB), cached]), [Rule::StreamWaits]);
+    assert_eq!(rules(&[of(64 * MIB - 1)]), []);
+    assert_eq!(rules(&[of(64 * MIB), Held { failed: 1, ..held(GIB) }.into()]), []);
 }
 
 /// 100 MiB of 1000 MiB are a tenth, first in step 4; the third step is not late enough.
