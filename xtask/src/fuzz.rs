@@ -7,9 +7,11 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use crate::{
     apt, bpf,
@@ -21,44 +23,82 @@ use crate::{
 const TARGET: &str = "MEMSCOPE_FUZZ";
 /// Seconds for each target when nothing is said.
 const SECONDS: u32 = 60;
-/// The same inputs are made up in each run, as far as time goes.
-const SEED: &str = "-seed=1";
-const USAGE: &str = "usage: ./x fuzz [TARGET] [--seconds N] [--keep]";
+/// The same inputs are made up in each run with the same seed, as far as time goes.
+const SEED: u32 = 1;
+const USAGE: &str = "usage: ./x fuzz [TARGET] [--seconds N] [--seed N] [--keep]";
+/// Lines that are shown of a target that fails.
+const SHOWN_LINES: usize = 60;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Options<'a> {
     target: Option<&'a str>,
     seconds: u32,
+    seed: u32,
     keep: bool,
 }
 
+/// A target's run.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Figures {
+    inputs: u64,
+    added: u64,
+}
+
+/// As many targets at a time as there are processors; a row for each when it ends.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let Options { target, seconds, keep } = parse(arguments)?;
+    let options = parse(arguments)?;
     let all = targets()?;
-    let chosen: Vec<&String> = all.iter().filter(|name| target.is_none_or(|wanted| wanted == *name)).collect();
-    ensure!(!chosen.is_empty(), "{} is none of {}", target.unwrap_or_default(), all.join(" "));
+    let chosen: Vec<&String> = all.iter().filter(|name| options.target.is_none_or(|wanted| wanted == *name)).collect();
+    ensure!(!chosen.is_empty(), "{} is none of {}", options.target.unwrap_or_default(), all.join(" "));
     let fuzzer = build()?;
-    for name in chosen {
-        let found = folder(name);
-        fs::create_dir_all(&found).with_context(|| format!("failed to make `{}`", found.display()))?;
-        let mut command = on(&fuzzer, name);
-        command.arg(format!("-max_total_time={seconds}")).args([&found, &corpus(name)]);
-        run_command(&mut command).with_context(|| repeat(name))?;
-        if keep {
-            // Only what reaches code that nothing in there reaches.
-            run_command(on(&fuzzer, name).arg("-merge=1").args([corpus(name), found]))?;
+    println!("| target | seed | seconds | inputs | with new code |\n|---|--:|--:|--:|--:|");
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<()> {
+        while let Some(name) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let Figures { inputs, added } = slice(&fuzzer, name, &options)?;
+            println!("| {name} | {} | {} | {inputs} | {added} |", options.seed, options.seconds);
         }
+        Ok(())
+    };
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(chosen.len());
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| anyhow!("a worker has panicked"))?)
+    })
+}
+
+fn slice(fuzzer: &Path, name: &str, options: &Options<'_>) -> Result<Figures> {
+    let found = folder(name);
+    fs::create_dir_all(&found).with_context(|| format!("failed to make `{}`", found.display()))?;
+    let mut command = on(fuzzer, name);
+    command.arg(format!("-seed={}", options.seed)).arg(format!("-max_total_time={}", options.seconds));
+    let said = command.args([&found, &corpus(name)]).output().context("the fuzzer does not start")?;
+    let text = String::from_utf8_lossy(&said.stderr);
+    if !said.status.success() {
+        let lines: Vec<&str> = text.lines().collect();
+        bail!("{name}: {}\n{}", repeat(name), lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n"));
     }
-    Ok(())
+    if options.keep {
+        // Only what reaches code that nothing in there reaches.
+        run_command(on(fuzzer, name).arg("-merge=1").args([corpus(name), found]))?;
+    }
+    Ok(figures(&text))
+}
+
+/// From libFuzzer's last lines, such as `stat::number_of_executed_units: 1234`.
+fn figures(text: &str) -> Figures {
+    let of = |key: &str| text.lines().rev().find_map(|line| line.strip_prefix(key)?.trim().parse().ok()).unwrap_or(0);
+    Figures { inputs: of("stat::number_of_executed_units:"), added: of("stat::new_units_added:") }
 }
 
 fn parse(arguments: &[String]) -> Result<Options<'_>> {
-    let mut options = Options { target: None, seconds: SECONDS, keep: false };
+    let mut options = Options { target: None, seconds: SECONDS, seed: SEED, keep: false };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--keep" => options.keep = true,
             "--seconds" => options.seconds = arguments.next().and_then(|text| text.parse().ok()).context(USAGE)?,
+            "--seed" => options.seed = arguments.next().and_then(|text| text.parse().ok()).context(USAGE)?,
             name if options.target.is_none() && !name.starts_with('-') => options.target = Some(name),
             _ => bail!(USAGE),
         }
@@ -97,9 +137,9 @@ fn repeat(name: &str) -> String {
 /// The fuzzer on a target.
 fn on(fuzzer: &Path, name: &str) -> Command {
     let mut command = program(fuzzer);
-    command.env(TARGET, name).arg(SEED);
+    command.env(TARGET, name);
     command.arg(format!("-artifact_prefix={}/{name}-", target().join("fuzz").display()));
-    command.args(["-timeout=20", "-rss_limit_mb=2048", "-max_len=16384", "-print_final_stats=0"]);
+    command.args(["-timeout=20", "-rss_limit_mb=2048", "-max_len=16384", "-print_final_stats=1"]);
     command
 }
 
@@ -135,14 +175,25 @@ fn runtime() -> Result<PathBuf> {
 mod tests {
     use super::*;
 
+    /// Lines that libFuzzer ends with.
+    #[test]
+    fn figures_of_a_run() {
+        let text = "#9 DONE cov: 1\nDone 9 runs in 2 second(s)\nstat::number_of_executed_units: 9\nstat::average_exec_per_sec:     4\n\
+            stat::new_units_added:          3\n";
+        assert_eq!(figures(text), Figures { inputs: 9, added: 3 });
+    }
+
     /// Options in any order, and nothing that is taken for a target by mistake.
     #[test]
     fn options() {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let line = words("--seconds 5 csv --keep");
-        assert_eq!(parse(&line).expect("a good line"), Options { target: Some("csv"), seconds: 5, keep: true });
-        assert_eq!(parse(&[]).expect("no line"), Options { target: None, seconds: 60, keep: false });
-        for wrong in ["csv elf", "--seconds", "--seconds x", "-csv"] {
+        let line = words("--seconds 5 csv --keep --seed 7");
+        assert_eq!(
+            parse(&line).expect("a good line"),
+            Options { target: Some("csv"), seconds: 5, seed: 7, keep: true }
+        );
+        assert_eq!(parse(&[]).expect("no line"), Options { target: None, seconds: 60, seed: 1, keep: false });
+        for wrong in ["csv elf", "--seconds", "--seconds x", "--seed -1", "-csv"] {
             assert_eq!(parse(&words(wrong)).expect_err(wrong).to_string(), USAGE);
         }
     }

@@ -65,7 +65,7 @@ usage: ./x VERB [ARGUMENTS]
   faults [ROUNDS] [--seed N] [--only TEXT]
                       kills, signals and starves the tracer, its guard, the daemon and traced programs at random moments (as
                       root; 1000 rounds take half an hour), and counts what was harmed or lost; docs/reliability.md
-  fuzz [TARGET] [--seconds N] [--keep]
+  fuzz [TARGET] [--seconds N] [--seed N] [--keep]
                       makes up bytes for all that reads those of others, 60 seconds each; --keep adds what reaches new code to
                       fuzz/corpus
   miri [NAME...]      tests of pure code (records, rows, pipeline, analyses) under Miri, with a nightly compiler of its own
