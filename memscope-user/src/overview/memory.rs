@@ -8,6 +8,7 @@ use crate::analyses::{
     decompose::Decomposition,
     ledger::{Item, Ledger, Moment, PoolSheets},
     oom::Oom,
+    waits::Waits,
 };
 use crate::model::{Device, Pool};
 
@@ -107,14 +108,22 @@ pub(super) fn of(device: Device, findings: &[&Finding], exited: bool) -> Option<
     };
     let at_end = ledger_at(Moment::End).or_else(|| ledger_at(Moment::Now));
     let (first, second) = if exited { (ledger_at(Moment::Peak), at_end) } else { (at_end, ledger_at(Moment::Peak)) };
-    let tables = [first, second].into_iter().flatten().map(table);
+    let waits: Vec<&Waits> =
+        findings.iter().filter_map(|finding| Waits::of(finding)).filter(|found| found.device == device).collect();
+    let tables = [first, second].into_iter().flatten().map(|ledger| table(ledger, &waits));
     tables.into_iter().find(|table| table.total_bytes > 0)
 }
 
-fn table(ledger: &Ledger) -> MemoryTable {
+fn table(ledger: &Ledger, waits: &[&Waits]) -> MemoryTable {
     let mut rows = Vec::new();
     for sheets in &ledger.pools {
         add_pool(sheets, ledger, &mut rows);
+        let cached_bytes = rows.last().map_or(0, |row| row.size_bytes);
+        let waits = waits.iter().filter(|found| found.pool == sheets.pool && ledger.moment == Moment::Peak);
+        // The pool's own peak may be at another moment.
+        for bytes in waits.map(|found| found.all.pool_peak_bytes.into()).filter(|bytes| *bytes <= cached_bytes) {
+            add(&mut rows, "waiting for streams".to_owned(), bytes, true);
+        }
     }
     for (pool, in_use, cached) in pools_without_sheets(ledger) {
         add(&mut rows, format!("{}, in use", pool.title()), in_use, false);

@@ -8,6 +8,7 @@ use crate::analyses::{
     oom::{Oom, PoolAtOom},
     script::{Script, run},
     settings::Settings,
+    waits::{WaitSum, Waits},
 };
 use crate::backend::ascend::pools;
 use crate::model::{HeldAs, HolderPath, LiveGroups, LiveSum, LookedAt, PlaceSum, Setting, Stack, StackEnd, Stacks};
@@ -260,6 +261,38 @@ fn memory_of_threads_without_python() {
      blocks of PyTorch pool; no call stack: no Python; try --call-stack=c
 ";
     assert!(text.contains(place), "{text}");
+}
+
+/// Of the 1 GiB that the pool had cached at the peak 512 MiB waited for streams: a part, not added. At another moment it is not said, nor more than is cached.
+#[test]
+fn memory_that_waits_for_streams() {
+    let waits = |pool_peak_bytes: u64| -> Finding {
+        Waits {
+            pid: 7,
+            device: NPU0,
+            pool: pools::PTA,
+            reserved_peak_bytes: 4 << 30,
+            reserved_peak_time_ns: 30_000_000_000,
+            all: WaitSum { blocks: 9, pool_peak_blocks: 2, pool_peak_bytes, ..WaitSum::default() },
+            places: Vec::new(),
+            places_left_out: 0,
+            places_full: false,
+            confidence: Confidence::Certain,
+        }
+        .into()
+    };
+    let expected = "\
+   PyTorch pool, cached              1.00 GiB  22.2 %  ████
+     waiting for streams           512.00 MiB  11.1 %  ██
+   runtime                         512.00 MiB  11.1 %  ██
+   = all                             4.50 GiB
+";
+    let shown = screen(&[ledger(Moment::Peak), waits(1 << 29)]);
+    assert!(shown.contains(expected), "{shown}");
+    for (moment, bytes) in [(Moment::End, 1 << 29), (Moment::Peak, (1 << 30) + 512)] {
+        let shown = screen(&[ledger(moment), waits(bytes)]);
+        assert!(shown.contains("cached") && !shown.contains("waiting for streams"), "{shown}");
+    }
 }
 
 /// Rates are of an hour, shares of the sum of rates (3 to 1), memory is counted once.
