@@ -51,6 +51,8 @@ impl<T> Returns<T> {
 
     /// The pool hands out an address: what waited there is back, which was not seen.
     pub(super) fn reused(&mut self, addr: u64) -> Option<T> {
+        // Its free was not seen either, such as while a script does not collect.
+        self.was_back(addr);
         self.waiting.remove(&addr)
     }
 

@@ -92,6 +92,16 @@ fn returns_that_are_not_seen() {
     assert_eq!((found[0].all.most_bytes, found[0].all.pool_peak_bytes), (MIB, 0));
 }
 
+/// A return without a free that was seen says nothing of the next block at that address.
+#[test]
+fn frees_that_are_not_seen() {
+    let mut script = pool();
+    script.pool_alloc(PTA, 0x5000, MIB, 20 * MIB).returned(PTA, 0x5000).end(FreeCause::Replaced, PTA, 0x5000);
+    script.pool_alloc(PTA, 0x5000, 2 * MIB, 20 * MIB).free(PTA, 0x5000).returned(PTA, 0x5000);
+    let found = found(&script, false);
+    assert_eq!((found[0].all.blocks, found[0].all.most_bytes, found[0].all.longest_ns), (1, 2 * MIB, 1));
+}
+
 /// Where it was not asked for, what is less than a twentieth of the pool is left out.
 #[test]
 fn small_waits_are_said_when_asked() {

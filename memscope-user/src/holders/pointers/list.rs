@@ -36,7 +36,8 @@ impl Chunks {
 
     #[inline]
     fn push(&mut self, packed: u64) {
-        if self.last.len() == self.last.capacity() {
+        // It has no room before the first one.
+        if self.last.len() == self.last.capacity().min(Self::LEN) {
             self.begin_chunk();
         }
         self.last.push(packed);
