@@ -8,7 +8,7 @@ use std::{
 use super::{numbering::Numbering, unasked::Unasked};
 
 /// Pointers, and the pages that they are on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct List {
     /// Packed, by the highest bits of them.
     buckets: Vec<Bucket>,
