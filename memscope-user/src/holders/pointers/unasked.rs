@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use super::numbering::Numbering;
-use crate::holders::source::PAGE;
+use crate::{hash::HashMap, holders::source::PAGE};
 
 /// Objects begin at multiples of this.
 const SLOT: u64 = 16;
@@ -26,57 +26,14 @@ fn is_count(word: u64) -> bool {
 /// knows.
 pub(in crate::holders) type UnaskedType = (u64, u64);
 
-/// Types by a few bits of their addresses: one of them is asked for at each object of the process.
-#[derive(Debug)]
-struct Types {
-    slots: Box<[UnaskedType]>,
-}
-
-impl Types {
-    fn new(types: &[UnaskedType]) -> Self {
-        // At most a quarter is in use, so a search ends soon.
-        let mut slots = vec![(0, 0); (types.len() * 4).next_power_of_two()].into_boxed_slice();
-        for entry in types {
-            let from = Self::slot(entry.0, slots.len());
-            let free = (from..from + slots.len()).map(|at| at % slots.len()).find(|at| slots[*at].0 == 0);
-            if let Some(free) = free {
-                slots[free] = *entry;
-            }
-        }
-        Self { slots }
-    }
-
-    /// `slots`: a power of two.
-    #[inline]
-    const fn slot(address: u64, slots: usize) -> usize {
-        // The golden ratio of 2^64 spreads neighbours (Knuth, The Art of Computer Programming 3, 6.4).
-        (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & (slots - 1)
-    }
-
-    /// What lies in front of the word with the address of a type.
-    #[inline]
-    fn front(&self, address: u64) -> Option<u64> {
-        let mut at = Self::slot(address, self.slots.len());
-        loop {
-            let (of, front) = self.slots[at];
-            if of == address {
-                return Some(front);
-            }
-            if of == 0 {
-                return None;
-            }
-            at = (at + 1) & (self.slots.len() - 1);
-        }
-    }
-}
-
 /// Words of marks that are made together, where there is any.
 const PIECE: usize = 1 << 11;
 
 /// Marks of places that are not asked for, by the pages in memory.
 #[derive(Debug)]
 pub(super) struct Unasked<'a> {
-    types: Types,
+    /// By address: what lies in front of the word with it.
+    types: HashMap<u64, u64>,
     numbering: &'a Numbering,
     marks: Vec<OnceLock<Box<[AtomicU64; PIECE]>>>,
 }
@@ -85,7 +42,7 @@ impl<'a> Unasked<'a> {
     pub(super) fn new(types: &[UnaskedType], numbering: &'a Numbering) -> Self {
         let words = if types.is_empty() { 0 } else { numbering.len() * SLOTS_PER_PAGE as usize / u64::BITS as usize };
         Self {
-            types: Types::new(types),
+            types: types.iter().copied().collect(),
             numbering,
             marks: (0..words.div_ceil(PIECE)).map(|_| OnceLock::new()).collect(),
         }
@@ -94,9 +51,9 @@ impl<'a> Unasked<'a> {
     /// Marks the place that a word at `place` shows, if it is a type's address, and returns whether it is; `before` is the word in front of it.
     #[inline]
     pub(super) fn note(&self, place: u64, word: u64, before: u64) -> bool {
-        let Some(front) = self.types.front(word) else { return false };
+        let Some(front) = self.types.get(&word) else { return false };
         if place % SLOT == 8 && is_count(before) {
-            self.mark(place.wrapping_sub(front));
+            self.mark(place.wrapping_sub(*front));
         }
         true
     }
