@@ -113,7 +113,7 @@ fn held_is_what_was_held_at_the_end_of_the_work() {
         let [pieces] = &found.pieces[..] else { panic!("{:#?}", found.pieces) };
         let end = pieces.end.space;
         assert_eq!((end.total_bytes, end.used_bytes, end.free_bytes, end.largest_free_bytes), (2000, 1800, 200, 100));
-        assert_eq!((pieces.judged().space.scattered_bytes(), pieces.verdict), (100, PiecesVerdict::NotFound));
+        assert_eq!((pieces.judged().space.scattered_bytes, pieces.verdict), (100, PiecesVerdict::NotFound));
     }
     let exit = found(runs[0].0.events());
     assert_eq!((exit.decomposed[1].end_ns, exit.decomposed[0].mean_bytes), (24, 26_500 / 23));
@@ -180,7 +180,7 @@ fn pieces_of_an_exit_are_no_fragmentation() {
         let found = found(script.events());
         let verdict = if works_on { PiecesVerdict::Found } else { PiecesVerdict::NotFound };
         assert_eq!(found.pieces[0].verdict, verdict);
-        let scattered = found.pieces[0].judged().space.scattered_bytes();
+        let scattered = found.pieces[0].judged().space.scattered_bytes;
         assert_eq!(scattered, if works_on { 7 * BLOCK } else { 0 });
     }
 }

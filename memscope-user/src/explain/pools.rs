@@ -149,9 +149,10 @@ pub(super) fn in_pieces(out: &mut Out<'_, '_>) {
 
 fn pieces(found: &Fragmentation) -> Says<'static> {
     let FreeSpaceMoment { space, .. } = found.judged();
-    let [free, largest] = [space.free_bytes, space.largest_free_bytes].map(|bytes| rounded(bytes.into()));
+    let kept_bytes = space.free_bytes.saturating_sub(space.returnable_bytes);
+    let [free, largest] = [kept_bytes, space.largest_kept_bytes()].map(|bytes| rounded(bytes.into()));
     let text = format!(
-        "{free} of the {} that the {} held was free, in pieces of at most {largest}: a larger request takes more of the device.",
+        "{free} of the {} that the {} held was free beside live blocks, in pieces of at most {largest}: a larger request takes more of the device.",
         rounded(space.total_bytes.into()),
         found.pool.title(),
     );
@@ -161,7 +162,7 @@ fn pieces(found: &Fragmentation) -> Says<'static> {
         device: found.device,
         level: Level::Warning,
         text,
-        size_bytes: space.scattered_bytes(),
+        size_bytes: space.scattered_bytes,
         evidence: pinning(found.judged()),
         hints,
         confidence: found.confidence,

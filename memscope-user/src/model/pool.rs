@@ -52,6 +52,8 @@ pub struct PoolInfo {
     pub heap_is_total: bool,
     /// It is reported by a function that its library does not export, so that the wrong one may have been found.
     pub is_located: bool,
+    /// It gives segments without any block back to the driver before a request fails.
+    pub gives_back: bool,
 }
 
 /// Where a pool has its memory from. Analyses ask for it, never for the pool's name.
@@ -93,6 +95,7 @@ impl PoolInfo {
         grows_in_place: false,
         heap_is_total: false,
         is_located: false,
+        gives_back: false,
     };
 }
 
@@ -243,6 +246,12 @@ impl Pool {
     #[must_use]
     pub const fn is_located(self) -> bool {
         matches!(self.0, Kind::Known(PoolInfo { is_located: true, .. }))
+    }
+
+    /// It gives segments without any block back to the driver before a request fails.
+    #[must_use]
+    pub const fn gives_back(self) -> bool {
+        matches!(self.0, Kind::Known(PoolInfo { gives_back: true, .. }))
     }
 
     /// What pools are ordered and hashed by.

@@ -170,9 +170,9 @@ fn growth(found: Option<&Growth>, holders: &Holders<'_>, trie: &mut Trie) -> Val
     })
 }
 
-/// Free memory outside of the largest piece at its maximum: of the pool with the clearest verdict.
+/// Scattered free memory at its maximum: of the pool with the clearest verdict.
 fn fragmentation(found: &[&Fragmentation]) -> Value {
-    let scattered = |it: &Fragmentation| it.judged().space.scattered_bytes();
+    let scattered = |it: &Fragmentation| it.judged().space.scattered_bytes;
     let Some(worst) = found.iter().max_by_key(|it| (it.verdict == PiecesVerdict::Found, scattered(it))) else {
         return not_judged("fragmentation", "no_segments");
     };

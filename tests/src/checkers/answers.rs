@@ -148,7 +148,8 @@ fn growth(found: &Value) -> Vec<String> {
 fn fragmentation(found: &Value) -> Vec<String> {
     let space = |space: &Value| {
         let parts = number(space, "used_bytes") + number(space, "free_bytes");
-        let more = number(space, "largest_free_bytes") > number(space, "free_bytes");
+        let pieces = number(space, "returnable_bytes") + number(space, "scattered_bytes");
+        let more = number(space, "largest_free_bytes").max(pieces) > number(space, "free_bytes");
         differ("space", &(parts, more), &(number(space, "total_bytes"), false))
     };
     let moment = |moment: &Value| {

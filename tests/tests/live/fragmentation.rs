@@ -54,6 +54,7 @@ fn pieces_at_the_end() {
         let figures = ["total_bytes", "free_bytes", "largest_free_bytes"].map(|key| number(space, key));
         assert_eq!(figures, [total, free, largest], "{:#}", found["end"]);
         assert_eq!(number(space, "used_bytes"), blocks.values().sum::<u64>());
+        assert_eq!(["returnable_bytes", "scattered_bytes"].map(|key| number(space, key)), [0, free - largest]);
         let ratio = space["ratio"].as_f64().expect("a ratio");
         assert!((ratio - (free - largest) as f64 / free as f64).abs() < 1e-9, "{space:#}");
         assert_eq!(["unknown_bytes", "outside_bytes"].map(|key| number(&found["end"], key)), [0, 0]);

@@ -100,6 +100,7 @@ mod found;
 mod holders;
 mod kinds;
 mod operators;
+mod pieces;
 mod pool_stacks;
 mod programs;
 mod requests;

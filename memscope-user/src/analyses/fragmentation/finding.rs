@@ -21,7 +21,11 @@ pub struct FreeSpace {
     pub free_bytes: u64,
     /// Largest piece of that.
     pub largest_free_bytes: u64,
-    /// Free bytes outside of the largest piece over all free bytes, 0 to 1; 0 if nothing is free.
+    /// Free bytes of segments without any block, if the pool gives these back to the driver before a request fails.
+    pub returnable_bytes: u64,
+    /// Free bytes of the other segments, without their largest piece.
+    pub scattered_bytes: u64,
+    /// Scattered over all free bytes, 0 to 1; 0 if nothing is free.
     pub ratio: f64,
 }
 
@@ -32,7 +36,7 @@ pub struct FreeSpaceSample {
     pub time_ns: u64,
     /// At its end.
     pub last: FreeSpace,
-    /// When the most bytes within it were free outside of the largest piece.
+    /// When the most bytes within it were scattered.
     pub worst: FreeSpace,
 }
 
@@ -111,7 +115,8 @@ pub struct Pinning {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PiecesVerdict {
-    /// At the worst moment at least a quarter of the pool's memory, and 64 MiB, were free outside of the largest piece.
+    /// At the worst moment at least a quarter of the pool's memory, and 64 MiB, were scattered: free in segments with
+    /// blocks, outside of their largest piece.
     Found,
     /// It was less.
     NotFound,
@@ -119,16 +124,16 @@ pub enum PiecesVerdict {
     NotJudged,
 }
 
-/// A pool is fragmented from this percentage of its memory on: free bytes outside of the largest free piece.
+/// A pool is fragmented from this percentage of its memory on: scattered bytes.
 const FRAGMENTED_PERCENT: u64 = 25;
 /// Less is no trouble, in bytes.
 const FRAGMENTED_BYTES: u64 = 64 << 20;
 
 impl FreeSpace {
-    /// Free bytes outside of the largest piece.
+    /// Largest free piece that the pool cannot give back.
     #[must_use]
-    pub const fn scattered_bytes(&self) -> u64 {
-        self.free_bytes.saturating_sub(self.largest_free_bytes)
+    pub const fn largest_kept_bytes(&self) -> u64 {
+        self.free_bytes.saturating_sub(self.returnable_bytes).saturating_sub(self.scattered_bytes)
     }
 }
 
@@ -163,7 +168,7 @@ impl FreeSpaceMoment {
 
     /// The verdict of a pool with this worst moment.
     pub(super) fn verdict(&self) -> PiecesVerdict {
-        let (scattered, total) = (self.space.scattered_bytes(), self.space.total_bytes);
+        let (scattered, total) = (self.space.scattered_bytes, self.space.total_bytes);
         let is_much = u128::from(scattered) * 100 >= u128::from(total) * u128::from(FRAGMENTED_PERCENT);
         if is_much && scattered >= FRAGMENTED_BYTES {
             PiecesVerdict::Found
@@ -192,7 +197,7 @@ pub struct Fragmentation {
     pub start_ns: u64,
     /// At the end, or when the exit began, with all that was live then.
     pub end: FreeSpaceMoment,
-    /// When the most bytes were free outside of the largest piece: at most a sixteenth below the most there ever were.
+    /// When the most bytes were scattered: at most a sixteenth below the most ever.
     pub worst: Option<FreeSpaceMoment>,
     /// Over time.
     pub series: Vec<FreeSpaceSample>,
@@ -202,7 +207,7 @@ pub struct Fragmentation {
 
 /// The moment with more scattered memory. The end is no tear-down: that comes later.
 pub(super) fn worse<'a>(worst: Option<&'a FreeSpaceMoment>, end: &'a FreeSpaceMoment) -> &'a FreeSpaceMoment {
-    worst.filter(|worst| worst.space.scattered_bytes() >= end.space.scattered_bytes()).unwrap_or(end)
+    worst.filter(|worst| worst.space.scattered_bytes >= end.space.scattered_bytes).unwrap_or(end)
 }
 
 impl Fragmentation {

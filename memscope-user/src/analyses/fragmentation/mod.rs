@@ -3,6 +3,7 @@
 //!
 //! A driver block in which a pool hands out memory is a segment of that pool, as in the [ledger](super::ledger); of
 //! physical memory each mapping is one, and free memory continues from one mapping to the next of the same reservation.
+//! Segments without any block do not count as pieces where the pool gives them back before a request fails.
 //! Only known segments are judged: those older than the trace are unknown, and their size follows from the pool's own
 //! figure. A block that waits for streams after its free is not free yet: no request gets it.
 //!

@@ -74,16 +74,19 @@ fn worse(one: Figures, other: Figures) -> Figures {
 
 /// As findings have it.
 pub(super) fn free_space(figures: Figures) -> FreeSpace {
-    let Figures { total_bytes, free_bytes, largest_bytes } = figures;
+    let Figures { total_bytes, free_bytes, largest_bytes, returnable_bytes, .. } = figures;
+    let scattered_bytes = figures.scattered_bytes();
     let ratio = match free_bytes {
         0 => 0.0,
-        _ => figures.scattered_bytes() as f64 / free_bytes as f64,
+        _ => scattered_bytes as f64 / free_bytes as f64,
     };
     FreeSpace {
         total_bytes,
         used_bytes: total_bytes - free_bytes,
         free_bytes,
         largest_free_bytes: largest_bytes,
+        returnable_bytes,
+        scattered_bytes,
         ratio,
     }
 }
@@ -94,7 +97,7 @@ mod tests {
     use crate::analyses::scale::{FIRST_WIDTH_NS as W, MAX_INTERVALS};
 
     const fn figures(total_bytes: u64, free_bytes: u64, largest_bytes: u64) -> Figures {
-        Figures { total_bytes, free_bytes, largest_bytes }
+        Figures { total_bytes, free_bytes, largest_bytes, returnable_bytes: 0, largest_kept_bytes: largest_bytes }
     }
 
     /// Total, used, free and largest piece.

@@ -18,8 +18,8 @@ pub(in crate::analyses) struct Space {
     pub(super) memory: Memory,
     /// Spans of pools, by start.
     spans: BTreeMap<u64, Held>,
-    /// Free pieces: their ends, by start. Neighbours that the pool can hand out together are one piece.
-    pieces: BTreeMap<u64, u64>,
+    /// Free pieces, by start. Neighbours that the pool can hand out together are one piece.
+    pieces: BTreeMap<u64, Piece>,
     pools: BTreeMap<Place, Tally>,
 }
 
@@ -35,10 +35,23 @@ impl Held {
         self.span.place.end - self.span.place.start
     }
 
+    /// The pool gives it back before a request fails.
+    const fn is_returnable(&self) -> bool {
+        self.used_bytes == 0 && self.span.pool.gives_back()
+    }
+
     /// Not handed out. Blocks of a damaged input lie on each other, and have more bytes than there are.
     pub(super) const fn free_bytes(&self) -> u64 {
         self.size_bytes().saturating_sub(self.used_bytes)
     }
+}
+
+/// A free piece.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    end: u64,
+    /// Without what of it lies in returnable segments.
+    kept_bytes: u64,
 }
 
 /// Sums of one pool.
@@ -46,8 +59,34 @@ impl Held {
 struct Tally {
     total_bytes: u128,
     used_bytes: u128,
-    /// Number of free pieces of each size.
-    sizes: BTreeMap<u64, u64>,
+    /// Of returnable segments.
+    returnable_bytes: u128,
+    /// Of all free pieces.
+    sizes: Sizes,
+    /// Of their parts outside of returnable segments.
+    kept_sizes: Sizes,
+}
+
+/// Number of pieces of each size.
+#[derive(Debug, Default)]
+struct Sizes(BTreeMap<u64, u64>);
+
+impl Sizes {
+    fn add(&mut self, size_bytes: u64) {
+        *self.0.entry(size_bytes).or_default() += 1;
+    }
+
+    fn remove(&mut self, size_bytes: u64) {
+        let Some(count) = self.0.get_mut(&size_bytes) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.0.remove(&size_bytes);
+        }
+    }
+
+    fn largest(&self) -> u64 {
+        self.0.last_key_value().map_or(0, |(size_bytes, _)| *size_bytes)
+    }
 }
 
 /// Free part of a pool's memory.
@@ -57,12 +96,16 @@ pub(super) struct Figures {
     pub(super) total_bytes: u64,
     pub(super) free_bytes: u64,
     pub(super) largest_bytes: u64,
+    /// Of segments without any block, which the pool gives back before a request fails.
+    pub(super) returnable_bytes: u64,
+    /// The largest piece outside of these.
+    pub(super) largest_kept_bytes: u64,
 }
 
 impl Figures {
-    /// Free bytes outside of the largest piece.
+    /// Free bytes of segments with blocks, outside of the largest piece.
     pub(super) const fn scattered_bytes(self) -> u64 {
-        self.free_bytes.saturating_sub(self.largest_bytes)
+        self.free_bytes.saturating_sub(self.returnable_bytes).saturating_sub(self.largest_kept_bytes)
     }
 }
 
@@ -93,12 +136,15 @@ impl Space {
 
     /// Free part of a pool; zero where no memory of it is known.
     pub(super) fn figures(&self, place: Place) -> Figures {
-        let Some(Tally { total_bytes, used_bytes, sizes }) = self.pools.get(&place) else { return Figures::default() };
+        let Some(tally) = self.pools.get(&place) else { return Figures::default() };
+        let Tally { total_bytes, used_bytes, returnable_bytes, sizes, kept_sizes } = tally;
         let clamped = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
         Figures {
             total_bytes: clamped(*total_bytes),
             free_bytes: clamped(total_bytes.saturating_sub(*used_bytes)),
-            largest_bytes: sizes.last_key_value().map_or(0, |(size, _)| *size),
+            largest_bytes: sizes.largest(),
+            returnable_bytes: clamped(*returnable_bytes),
+            largest_kept_bytes: kept_sizes.largest(),
         }
     }
 
@@ -129,7 +175,9 @@ impl Space {
     fn gain(&mut self, span: PoolSpan) -> Place {
         let (place, of) = (span.place.clone(), (span.device, span.pool));
         let held = Held { span, used_bytes: 0 };
-        self.pools.entry(of).or_default().total_bytes += u128::from(held.size_bytes());
+        let tally = self.pools.entry(of).or_default();
+        tally.total_bytes += u128::from(held.size_bytes());
+        tally.returnable_bytes += if held.is_returnable() { u128::from(held.size_bytes()) } else { 0 };
         self.spans.insert(place.start, held);
         self.add_free(place);
         of
@@ -140,48 +188,58 @@ impl Space {
         let of = (held.span.device, held.span.pool);
         self.remove_free(&held.span.place);
         self.spans.remove(&start);
-        self.pools.entry(of).or_default().total_bytes -= u128::from(held.size_bytes());
+        let tally = self.pools.entry(of).or_default();
+        tally.total_bytes -= u128::from(held.size_bytes());
+        tally.returnable_bytes -= if held.is_returnable() { u128::from(held.size_bytes()) } else { 0 };
         Some(of)
     }
 
     fn hand_out(&mut self, place: Range<u64>) -> Option<Place> {
+        let size_bytes = place.end - place.start;
         let held = self.spans.range_mut(..=place.start).next_back()?.1;
-        held.used_bytes = held.used_bytes.saturating_add(place.end - place.start);
+        let was_returnable = held.is_returnable();
+        held.used_bytes = held.used_bytes.saturating_add(size_bytes);
         let of = (held.span.device, held.span.pool);
-        self.pools.entry(of).or_default().used_bytes += u128::from(place.end - place.start);
+        let tally = self.pools.entry(of).or_default();
+        tally.used_bytes += u128::from(size_bytes);
+        tally.returnable_bytes -=
+            if was_returnable && !held.is_returnable() { u128::from(held.size_bytes()) } else { 0 };
         self.remove_free(&place);
         Some(of)
     }
 
     fn take_back(&mut self, place: Range<u64>) -> Option<Place> {
+        let size_bytes = place.end - place.start;
         let held = self.spans.range_mut(..=place.start).next_back()?.1;
-        held.used_bytes = held.used_bytes.saturating_sub(place.end - place.start);
+        let was_returnable = held.is_returnable();
+        held.used_bytes = held.used_bytes.saturating_sub(size_bytes);
         let of = (held.span.device, held.span.pool);
-        self.pools.entry(of).or_default().used_bytes -= u128::from(place.end - place.start);
+        let tally = self.pools.entry(of).or_default();
+        tally.used_bytes -= u128::from(size_bytes);
+        tally.returnable_bytes +=
+            if held.is_returnable() && !was_returnable { u128::from(held.size_bytes()) } else { 0 };
         self.add_free(place);
         Some(of)
     }
 
     fn add_free(&mut self, place: Range<u64>) {
         let Range { mut start, mut end } = place;
-        let before = self.pieces.range(..start).next_back().filter(|(_, end)| **end == start);
-        if let Some((before, _)) = before.map(|(start, end)| (*start, *end)).filter(|_| self.goes_on(start)) {
+        let before = self.pieces.range(..start).next_back().filter(|(_, piece)| piece.end == start);
+        if let Some(before) = before.map(|(start, _)| *start).filter(|_| self.goes_on(start)) {
             self.remove_piece(before);
             start = before;
         }
         if let Some(behind) = self.pieces.get(&end).copied().filter(|_| self.goes_on(end)) {
             self.remove_piece(end);
-            end = behind;
+            end = behind.end;
         }
         self.add_piece(start..end);
     }
 
     /// All of `place` is free, so it lies within one piece.
     fn remove_free(&mut self, place: &Range<u64>) {
-        let Some((start, end)) = self.pieces.range(..=place.start).next_back().map(|(start, end)| (*start, *end))
-        else {
-            return;
-        };
+        let piece = self.pieces.range(..=place.start).next_back().map(|(start, piece)| (*start, piece.end));
+        let Some((start, end)) = piece else { return };
         self.remove_piece(start);
         self.add_piece(start..place.start);
         self.add_piece(place.end..end);
@@ -191,21 +249,34 @@ impl Space {
         if place.is_empty() {
             return;
         }
-        self.pieces.insert(place.start, place.end);
+        let piece = Piece { end: place.end, kept_bytes: self.kept_bytes(&place) };
+        self.pieces.insert(place.start, piece);
         if let Some(tally) = self.tally_at(place.start) {
-            *tally.sizes.entry(place.end - place.start).or_default() += 1;
+            tally.sizes.add(place.end - place.start);
+            tally.kept_sizes.add(piece.kept_bytes);
         }
     }
 
     fn remove_piece(&mut self, start: u64) {
-        let Some(end) = self.pieces.remove(&start) else { return };
+        let Some(Piece { end, kept_bytes }) = self.pieces.remove(&start) else { return };
         let Some(tally) = self.tally_at(start) else { return };
-        if let Some(count) = tally.sizes.get_mut(&(end - start)) {
-            *count -= 1;
-            if *count == 0 {
-                tally.sizes.remove(&(end - start));
-            }
+        tally.sizes.remove(end - start);
+        tally.kept_sizes.remove(kept_bytes);
+    }
+
+    /// Bytes of a free piece outside of returnable segments. Only its first and its last segment can have blocks: the piece is
+    /// all of each other one.
+    fn kept_bytes(&self, piece: &Range<u64>) -> u64 {
+        let segment = |addr: u64| self.spans.range(..=addr).next_back().map(|(_, held)| held);
+        let (Some(first), Some(last)) = (segment(piece.start), segment(piece.end - 1)) else { return 0 };
+        if !first.span.pool.gives_back() {
+            return piece.end - piece.start;
         }
+        let kept = |held: &Held| {
+            let Range { start, end } = held.span.place;
+            if held.is_returnable() { 0 } else { end.min(piece.end).saturating_sub(start.max(piece.start)) }
+        };
+        kept(first) + if first.span.place.start == last.span.place.start { 0 } else { kept(last) }
     }
 
     fn tally_at(&mut self, addr: u64) -> Option<&mut Tally> {

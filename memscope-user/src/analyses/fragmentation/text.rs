@@ -20,8 +20,8 @@ pub(super) fn write(found: &Fragmentation, clock: Clock, out: &mut dyn Write) ->
     if found.verdict == PiecesVerdict::Found {
         writeln!(
             out,
-            "  Fragmented: at the worst moment {} lay outside of the largest free piece",
-            size(found.judged().space.scattered_bytes())
+            "  Fragmented: at the worst moment {} lay in pieces of segments with blocks, without their largest piece",
+            size(found.judged().space.scattered_bytes)
         )?;
     }
     write_unknown(end, *attached, out)?;
@@ -71,8 +71,8 @@ fn chosen(series: &[FreeSpaceSample]) -> impl Iterator<Item = &FreeSpaceSample> 
 
 fn write_moment(name: &str, moment: &FreeSpaceMoment, pool: Pool, clock: Clock, out: &mut dyn Write) -> io::Result<()> {
     let FreeSpaceMoment { time_ns, space, segments, pinned_left_out, .. } = moment;
-    let FreeSpace { free_bytes, largest_free_bytes, .. } = *space;
-    writeln!(
+    let FreeSpace { free_bytes, largest_free_bytes, returnable_bytes, .. } = *space;
+    write!(
         out,
         "  At {name}, {}: {} free in {}, the largest piece {}",
         clock.exact(*time_ns),
@@ -80,6 +80,14 @@ fn write_moment(name: &str, moment: &FreeSpaceMoment, pool: Pool, clock: Clock, 
         counted(*segments, "segment"),
         size(largest_free_bytes),
     )?;
+    match returnable_bytes {
+        0 => writeln!(out)?,
+        bytes => writeln!(
+            out,
+            "; {} in segments without a block: the pool gives these back when a request needs it",
+            size(bytes)
+        )?,
+    }
     let places = moment.pinning();
     for place in places.iter().take(PLACE_LINES) {
         write_place(place, pool, out)?;
@@ -129,7 +137,9 @@ mod tests {
             used_bytes: 2 << 20,
             free_bytes: 6 << 20,
             largest_free_bytes: 3 << 20,
-            ratio: 0.5,
+            returnable_bytes: 1 << 20,
+            scattered_bytes: 2 << 20,
+            ratio: 1.0 / 3.0,
         };
         let stacks = Stacks { native: Some(Stack::keep(["f\u{1b}"], StackEnd::Root)), ..Stacks::default() };
         let pin = |addr, owner| Pin { addr, size_bytes: 512, allocation_id: 1, owner, age_ns: 2_000_000_000, stacks };
@@ -164,8 +174,8 @@ Free memory of Pytorch Caching memory pool on device 3:
   The pool holds 4.00 KiB (4096 bytes) in segments that are unknown: older than the trace, or not in the input
   512 bytes of its blocks are in no known segment, and in no figure below
              Time      Segments          Free       Largest   Ratio
-               2s      8.00 MiB      6.00 MiB      3.00 MiB   0.500
-  At the end, 2s WALL: 6.00 MiB (6291456 bytes) free in 2 segments, the largest piece 3.00 MiB (3145728 bytes)
+               2s      8.00 MiB      6.00 MiB      3.00 MiB   0.333
+  At the end, 2s WALL: 6.00 MiB (6291456 bytes) free in 2 segments, the largest piece 3.00 MiB (3145728 bytes); 1.00 MiB (1048576 bytes) in segments without a block: the pool gives these back when a request needs it
     4.00 MiB free in 1 mostly empty segment, pinned by 3 blocks (1.50 KiB) of PTA, up to 2.000 s old
     Beside larger ones: 1 block (512 bytes) of PTA@mine, up to 2.000 s old
       allocated at:
@@ -180,8 +190,7 @@ Free memory of Pytorch Caching memory pool on device 3:
     #[test]
     fn fragmentation_is_said() {
         let found = text(&Fragmentation { verdict: PiecesVerdict::Found, ..fragmentation() });
-        let expected =
-            "\n  Fragmented: at the worst moment 3.00 MiB (3145728 bytes) lay outside of the largest free piece\n";
+        let expected = "\n  Fragmented: at the worst moment 2.00 MiB (2097152 bytes) lay in pieces of segments with blocks, without their largest piece\n";
         assert!(found.contains(expected), "{found}");
     }
 

@@ -233,8 +233,15 @@ mod tests {
     use crate::model::{Pool, ProcessUsage};
 
     fn sample() -> Sample {
-        let space =
-            FreeSpace { total_bytes: 400, used_bytes: 300, free_bytes: 100, largest_free_bytes: 75, ratio: 0.25 };
+        let space = FreeSpace {
+            total_bytes: 400,
+            used_bytes: 300,
+            free_bytes: 100,
+            largest_free_bytes: 75,
+            returnable_bytes: 0,
+            scattered_bytes: 25,
+            ratio: 0.25,
+        };
         let pool = PoolSample {
             device: Device::Npu(3),
             pool: pools::PTA,

@@ -46,6 +46,7 @@ static PTA_INFO: PoolInfo = PoolInfo {
     operators: Some(PoolOperators::Torch),
     heap_is_total: true,
     is_located: true,
+    gives_back: true,
     ..PoolInfo::BASE
 };
 

@@ -69,7 +69,7 @@ fn a_pool_that_keeps_much_for_long() {
     assert_eq!(rules(&[pieces(5), span.into()]), []);
 }
 
-/// 160 MiB of 200 MiB free, the largest piece 60 MiB: 100 MiB outside of it. Two segments of 80 MiB are kept by a block of
+/// 160 MiB of 290 MiB free beside live blocks, the largest piece 60 MiB: 100 MiB outside of it; a segment of 90 MiB has no block. Two segments of 80 MiB are kept by a block of
 /// one place each, one of them by a smaller block of the other place, too. A request that failed has a card of its own.
 #[test]
 fn a_pool_in_small_pieces() {
@@ -91,11 +91,13 @@ fn a_pool_in_small_pieces() {
     ];
     let of = |verdict| -> Fragmentation {
         let space = FreeSpace {
-            total_bytes: 200 * MIB,
+            total_bytes: 290 * MIB,
             used_bytes: 40 * MIB,
-            free_bytes: 160 * MIB,
-            largest_free_bytes: 60 * MIB,
-            ratio: 0.625,
+            free_bytes: 250 * MIB,
+            largest_free_bytes: 90 * MIB,
+            returnable_bytes: 90 * MIB,
+            scattered_bytes: 100 * MIB,
+            ratio: 0.4,
         };
         let end = FreeSpaceMoment { space, segments: 3, pinned: pinned.clone(), ..FreeSpaceMoment::default() };
         let Finding::Fragmentation(found) = pieces(0) else { panic!("pieces") };
@@ -103,8 +105,8 @@ fn a_pool_in_small_pieces() {
     };
     let found = card(Rule::InPieces, &[of(PiecesVerdict::Found).into()]).expect("a card");
     assert_eq!((found.level, found.size_bytes), (Level::Warning, 100 * MIB));
-    let text = "160.00 MiB of the 200.00 MiB that the PyTorch pool held was free, in pieces of at most 60.00 MiB: a larger request \
-        takes more of the device.";
+    let text = "160.00 MiB of the 290.00 MiB that the PyTorch pool held was free beside live blocks, in pieces of at most 60.00 MiB: \
+        a larger request takes more of the device.";
     assert_eq!(found.text, text);
     let evidence = [
         "79.00 MiB free in mostly empty segments, kept by 2 blocks (2.00 MiB): keep.py:3 keep",

@@ -347,7 +347,7 @@ fn fragmentation_while_it_works_and_in_the_exit() {
         assert_eq!(answers.verdicts(100)[3], if works_on { "found" } else { "not found" });
         let pieces =
             answers.findings.iter().find_map(|it| if let Finding::Fragmentation(it) = it { Some(it) } else { None });
-        let scattered = pieces.expect("a pool").judged().space.scattered_bytes();
+        let scattered = pieces.expect("a pool").judged().space.scattered_bytes;
         assert_eq!(scattered, if works_on { 15 * 16 * MIB } else { 0 });
     }
 }
