@@ -107,9 +107,13 @@ fn functions_are_where_the_list_says() {
             elf::resolve(bytes, &[function]).expect("a library").iter().map(|found| found.vaddr).collect();
         let (found, how) = if exported.is_empty() {
             let doctor = look_into(&path);
-            let located = &doctor["probes"][0]["located"];
+            let of_function = |key: &str| {
+                let is_meant = |found: &&Value| found["symbol"] == function;
+                doctor[key].as_array().into_iter().flatten().find(is_meant).unwrap_or(&Value::Null)
+            };
+            let located = &of_function("probes")["located"];
             let how = format!("{} callers, {}", located["callers"], located["allocator"]);
-            let reason = doctor["not_located"][0]["reason"].as_str().unwrap_or(&how).to_owned();
+            let reason = of_function("not_located")["reason"].as_str().unwrap_or(&how).to_owned();
             (located["vaddr"].as_u64().into_iter().collect(), reason)
         } else {
             (exported, "exported".to_owned())

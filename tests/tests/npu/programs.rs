@@ -51,6 +51,13 @@ fn churn() {
     assert!(truth.history.iter().all(|history| history.len() > 400), "little happened on one of the devices");
 }
 
+/// What other libraries ask for, and how much of it, is known as that of tensors is; emptying the cache is no request.
+#[test]
+fn raw_blocks() {
+    let Outcome { truth, .. } = compare("blocks without a tensor", &Program::new("raw.py 40"));
+    assert!(truth.history[0].len() > 160, "only {} operations", truth.history[0].len());
+}
+
 #[test]
 fn churn_expandable() {
     let program = Program::new("churn.py 2000").env(EXPANDABLE.0, EXPANDABLE.1);

@@ -107,6 +107,9 @@ pub enum NotLocated {
         /// Where a capture begins, where it ends, where a graph is given up.
         found: [Vec<usize>; 3],
     },
+    /// No three virtual functions in a row lead to the report of blocks.
+    #[error("no three entries in a row of the allocator's table of virtual functions lead to the block report")]
+    NoThree,
     /// The entry is another function.
     #[error(
         "cross-check contradicts: entry {entry} of the allocator's table of virtual functions does not lead to the block report"

@@ -62,6 +62,9 @@ const FIELDS: u64 = 0x00ff_ffff_ffff_ff0f;
 /// The kind of the allocator, which newer versions have and read too.
 const ALLOCATOR_KIND: u64 = 1 << 4;
 
+/// The entry of `allocate`, behind two destructors.
+const ALLOCATE: usize = 2;
+
 /// Virtual functions of the caching allocator that take the number of bytes asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Virtual {
@@ -73,20 +76,6 @@ pub(super) enum Virtual {
     RawAllocWithStream,
 }
 
-impl Virtual {
-    /// Entry in the table. From 2.3 on the class inherits `is_simple_data_ptr`, which is another library's, as entry 3,
-    /// and has `copy_data` as entry 5 (ascend-abi §6.3).
-    fn entry(self, table: &[Option<Function>]) -> usize {
-        const INHERITED: usize = 3;
-        let added = if matches!(table.get(INHERITED), Some(None)) { 2 } else { 0 };
-        match self {
-            Self::Allocate => 2,
-            Self::RawAlloc => 5 + added,
-            Self::RawAllocWithStream => 6 + added,
-        }
-    }
-}
-
 /// A library with the tables that the search needs.
 pub(super) struct Search<'a> {
     elf: &'a ElfFile<'a>,
@@ -95,6 +84,7 @@ pub(super) struct Search<'a> {
     slot: u64,
     table: OnceCell<Vec<Option<Function>>>,
     entries_of_graphs: OnceCell<[BTreeSet<usize>; 3]>,
+    first_of_three: OnceCell<usize>,
 }
 
 impl<'a> Search<'a> {
@@ -111,7 +101,15 @@ impl<'a> Search<'a> {
             (Some(_), Some(_)) => return Err(NotLocated::Imports { symbol: VTABLE }),
         };
         let functions = Functions::of(elf).ok_or(NotLocated::NoFunctions)?;
-        Ok(Self { elf, code, functions, slot, table: OnceCell::new(), entries_of_graphs: OnceCell::new() })
+        Ok(Self {
+            elf,
+            code,
+            functions,
+            slot,
+            table: OnceCell::new(),
+            entries_of_graphs: OnceCell::new(),
+            first_of_three: OnceCell::new(),
+        })
     }
 
     /// The whole search.
@@ -143,16 +141,41 @@ impl<'a> Search<'a> {
 
     /// One of the allocator's virtual functions. That it leads to the report of blocks is what shows that it is the one.
     pub(super) fn virtual_function(&self, which: Virtual) -> Result<(Function, Evidence), NotLocated> {
-        let table = self.table();
-        let entry = which.entry(table);
-        let function = table.get(entry).copied().flatten().ok_or(NotLocated::NoEntry { entry })?;
-        let reached = vtable::reached(&self.code, &self.functions, &[function], MAX_DEPTH).unwrap_or_default();
-        let reports =
-            |function: &Function| self.code.loads(*function, self.slot) && self.check_argument(*function).is_ok();
-        if !reached.iter().any(reports) {
+        let entry = match which {
+            Virtual::Allocate => ALLOCATE,
+            Virtual::RawAlloc => self.first_of_three()? + 1,
+            Virtual::RawAllocWithStream => self.first_of_three()? + 2,
+        };
+        let function = self.table().get(entry).copied().flatten().ok_or(NotLocated::NoEntry { entry })?;
+        if !self.is_reporting(function) {
             return Err(NotLocated::NotAllocating { entry });
         }
         Ok((function, Evidence { entry: Some(entry), allocator: Checked::Agrees, ..Evidence::NONE }))
+    }
+
+    /// The entry of `allocate_with_aligned`, which `raw_alloc` and `raw_alloc_with_stream` follow: the first three entries in a
+    /// row that all lead to the report. Their place depends on what the class inherits: `is_simple_data_ptr` and
+    /// `copy_data` since 2.3 (ascend-abi §6.3), seven functions of `c10::DeviceAllocator` since 2.13, `emptyCache` among them.
+    fn first_of_three(&self) -> Result<usize, NotLocated> {
+        once(&self.first_of_three, || {
+            let mut in_a_row = 0;
+            for (entry, function) in self.table().iter().enumerate().skip(ALLOCATE + 1) {
+                in_a_row = if function.is_some_and(|it| self.is_reporting(it)) { in_a_row + 1 } else { 0 };
+                if in_a_row == 3 {
+                    return Ok(entry - 2);
+                }
+            }
+            Err(NotLocated::NoThree)
+        })
+        .copied()
+    }
+
+    /// Whether a function leads to the report of blocks.
+    fn is_reporting(&self, function: Function) -> bool {
+        let reached = vtable::reached(&self.code, &self.functions, &[function], MAX_DEPTH).unwrap_or_default();
+        let reports =
+            |function: &Function| self.code.loads(*function, self.slot) && self.check_argument(*function).is_ok();
+        reached.iter().any(reports)
     }
 
     /// One of the allocator's virtual functions for pools of their own: `beginAllocateToPool`, `endAllocateToPool`,
