@@ -198,6 +198,8 @@ pub enum Locator {
     PtaRawAlloc,
     /// `NpuCachingAllocator::raw_alloc_with_stream(size_t, aclrtStream)`.
     PtaRawAllocWithStream,
+    /// `NpuCachingAllocator::emptyCache(MempoolId_t)`, which `c10::DeviceAllocator` has since `torch_npu` 2.13.
+    PtaEmptyCache,
     /// `NpuCachingAllocator`'s virtual functions for pools of their own.
     PtaPool(PoolFunction),
     /// A function that `torch_npu` gives to Python by this name, by a table of methods.

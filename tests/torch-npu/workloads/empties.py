@@ -1,10 +1,11 @@
-"""Epochs with tensors of other sizes, each behind a mark `epoch`; with `empty` the cache is emptied there. Prints the peaks that torch_npu has of its
+"""Epochs with tensors of other sizes, each behind a mark `epoch`; with `empty` the cache is emptied there, with
+`accelerator` by PyTorch's own function, which is for torch_npu from 2.13 on. Prints the peaks that torch_npu has of its
 pool: allocated and reserved bytes.
 
 With `pieces` there is one tensor in the middle of free memory, so that the pool can give nothing back where segments are as they were made; of
 segments that can grow it can.
 
-usage: empties.py keep|empty [pieces]
+usage: empties.py keep|empty|accelerator [pieces]
 """
 import ctypes
 import sys
@@ -22,7 +23,10 @@ def tensor(mib):
 
 def begin():
     mstx.mstxMarkA(b"epoch", None)
-    if sys.argv[1] == "empty":
+    has_own = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+    if sys.argv[1] == "accelerator" and has_own:
+        torch.accelerator.empty_cache()
+    elif sys.argv[1] != "keep":
         torch.npu.empty_cache()
 
 

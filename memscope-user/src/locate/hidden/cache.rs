@@ -76,6 +76,7 @@ impl Cache {
             Locator::PtaAllocate
             | Locator::PtaRawAlloc
             | Locator::PtaRawAllocWithStream
+            | Locator::PtaEmptyCache
             | Locator::PtaPool(_)
             | Locator::MstxMethod(_)
             | Locator::PtaMethod { .. }

@@ -283,6 +283,10 @@ impl<'a> Library<'a> {
             Locator::PtaAllocate => virtual_function(pta::Virtual::Allocate)?,
             Locator::PtaRawAlloc => virtual_function(pta::Virtual::RawAlloc)?,
             Locator::PtaRawAllocWithStream => virtual_function(pta::Virtual::RawAllocWithStream)?,
+            Locator::PtaEmptyCache => match self.pta()?.empty_cache()? {
+                Some(found) => found,
+                None => return Ok(None),
+            },
             Locator::PtaPool(which) => self.pta()?.of_own_pools(which)?,
             Locator::PtaMethod { name, has_arguments } => methods::Tables::of(elf)?.only(name, has_arguments)?,
             Locator::MstxMethod(method) => mstx::Module::of(elf)?.method(method)?,

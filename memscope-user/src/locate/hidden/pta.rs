@@ -64,6 +64,10 @@ const ALLOCATOR_KIND: u64 = 1 << 4;
 
 /// The entry of `allocate`, behind two destructors.
 const ALLOCATE: usize = 2;
+/// The entry of `copy_data`, the last function of `c10::Allocator`.
+const COPY_DATA: usize = 5;
+/// Functions of `c10::DeviceAllocator`: `initialized`, `emptyCache`, `recordStream`, three of statistics, `getMemoryInfo`.
+const DEVICE_ALLOCATOR: usize = 7;
 
 /// Virtual functions of the caching allocator that take the number of bytes asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,11 +150,25 @@ impl<'a> Search<'a> {
             Virtual::RawAlloc => self.first_of_three()? + 1,
             Virtual::RawAllocWithStream => self.first_of_three()? + 2,
         };
+        self.reporting(entry)
+    }
+
+    /// The function at an entry, which leads to the report of blocks.
+    fn reporting(&self, entry: usize) -> Result<(Function, Evidence), NotLocated> {
         let function = self.table().get(entry).copied().flatten().ok_or(NotLocated::NoEntry { entry })?;
         if !self.is_reporting(function) {
             return Err(NotLocated::NotAllocating { entry });
         }
         Ok((function, Evidence { entry: Some(entry), allocator: Checked::Agrees, ..Evidence::NONE }))
+    }
+
+    /// `emptyCache` of `c10::DeviceAllocator`, the second of its seven functions; `None` where the class does not inherit it.
+    pub(super) fn empty_cache(&self) -> Result<Option<(Function, Evidence)>, NotLocated> {
+        let entry = (self.first_of_three()? + 1).saturating_sub(DEVICE_ALLOCATOR);
+        if entry <= COPY_DATA {
+            return Ok(None);
+        }
+        self.reporting(entry).map(Some)
     }
 
     /// The entry of `allocate_with_aligned`, which `raw_alloc` and `raw_alloc_with_stream` follow: the first three entries in a

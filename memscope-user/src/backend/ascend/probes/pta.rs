@@ -79,6 +79,13 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         fields: &[(Field::Size, Fetch::arg(1))],
         ..PTA
     },
+    // void NpuCachingAllocator::emptyCache(MempoolId_t mempool_id): `torch.accelerator.empty_cache()`.
+    ProbeSpec {
+        symbol: "NpuCachingAllocator::emptyCache",
+        locator: Some(Locator::PtaEmptyCache),
+        meaning: CallKind::Pool(PoolCall::EmptyCache),
+        ..PTA
+    },
     // PyObject *THNPModule_emptyCache(PyObject *self, PyObject *noargs): `torch.npu.empty_cache()`, also where there is nothing to give back.
     ProbeSpec {
         symbol: "_npu_emptyCache",
