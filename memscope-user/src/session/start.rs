@@ -17,7 +17,7 @@ use super::{
     listener::{Listener, Outputs},
     loaded::{Loaded, start_follow},
     log::{RunLog, Speaker},
-    looks,
+    looks::{self, Looker},
     monitor::Monitor,
     notices::Notices,
     operators,
@@ -192,18 +192,9 @@ impl Loop {
         let looker = looks::start(options.looks(), &reader, speaker.clone(), &crew)?;
         let read_pools = || pools::start(options.purposes(), &reader, speaker.clone(), &crew);
         let pools = options.reads_pools().then(read_pools).transpose()?;
-        let (error_sender, output_errors) = unbounded_channel();
-        let writing = writer::Work {
-            pipeline: Some(pipeline),
-            capture: capture_writer,
-            recorded: options.writes_capture_alone().then(|| trigger.clone()),
-            spent: reader.spent(),
-            looker: looker.clone(),
-            speaker: speaker.clone(),
-            errors: error_sender,
-        };
-        let work =
-            Results { output_errors, selected, gauge, files, tree }.written_by(writing, batches, &options, &crew)?;
+        let results = Results { pipeline, capture: capture_writer, selected, gauge, files, tree };
+        let heard = (looker.clone(), trigger.clone(), speaker.clone());
+        let work = results.written_by((batches, &reader), heard, &options, &crew)?;
         let usage = side::start_usage(&options, trigger, &reader, speaker.clone(), &crew)?;
         let held = (guard, waits, home.is_some());
         let follow = start_follow(&options, (&kernel, libraries, interpreters), held, &reader, &speaker);
@@ -265,9 +256,10 @@ fn start_reader(
     reader.map_err(TraceError::system("cannot start the thread for records"))
 }
 
-/// What the loop keeps of the outputs.
+/// The outputs, before they are written.
 struct Results {
-    output_errors: UnboundedReceiver<String>,
+    pipeline: Pipeline,
+    capture: Option<capture::Writer>,
     selected: Selecting,
     gauge: Gauge,
     files: Files,
@@ -278,12 +270,22 @@ impl Results {
     /// Starts the thread that writes them.
     fn written_by(
         self,
-        writing: writer::Work,
-        batches: mpsc::Receiver<Batch>,
+        (batches, reader): (mpsc::Receiver<Batch>, &Reader),
+        (looker, trigger, speaker): (Option<Looker>, Trigger, Speaker),
         options: &TraceOptions,
         crew: &Crew,
     ) -> Result<Work, TraceError> {
-        let Self { output_errors, selected, gauge, files, tree } = self;
+        let Self { pipeline, capture, selected, gauge, files, tree } = self;
+        let (errors, output_errors) = unbounded_channel();
+        let writing = writer::Work {
+            pipeline: Some(pipeline),
+            capture,
+            recorded: options.writes_capture_alone().then_some(trigger),
+            spent: reader.spent(),
+            looker,
+            speaker,
+            errors,
+        };
         let (asks, asked) = mpsc::channel();
         let (answer, answers) = unbounded_channel();
         let writer = writer::start(crew, batches, writing, asked);

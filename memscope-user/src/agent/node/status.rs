@@ -9,6 +9,7 @@ use crate::{
         control::{GrowingPlace, LargestPlace, PoolStatus, ProcessStatus, Status},
         evidence::key,
         fold::Target,
+        series::{Place, Series, SeriesKey},
         source::Source,
     },
     model::Stack,
@@ -24,45 +25,11 @@ impl<S: Source> Node<S> {
             if account.processes.get(pid).is_none_or(|known| known.ended) {
                 continue;
             }
-            let place = target.place.clone();
-            let status = ProcessStatus {
-                pid: *pid,
-                uid: target.uid,
-                command: target.comm.clone(),
-                namespace: place.namespace,
-                pod: place.pod_name,
-                container: place.container_name,
-                left_out: self.aside.contains(*pid),
-                pools: Vec::new(),
-            };
-            processes.insert(*pid, status);
+            processes.insert(*pid, process_status(*pid, target, self.aside.contains(*pid)));
         }
         for (key, series) in &account.series {
             let Some(process) = processes.get_mut(&key.pid) else { continue };
-            let growing = series.growing_places(MAX_PLACES).into_iter().map(|(place, slope)| GrowingPlace {
-                frames: place
-                    .stacks
-                    .best()
-                    .map(Stack::frames)
-                    .unwrap_or_default()
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect(),
-                size_bytes: place.size_bytes,
-                bytes_per_second: slope,
-            });
-            process.pools.push(PoolStatus {
-                device: key.device.name_or("unknown"),
-                pool: key.pool.event_type().to_owned(),
-                live_bytes: series.live_bytes,
-                untracked_bytes: series.untracked_bytes(),
-                growth_bytes_per_second: series.growth(),
-                seconds_left: series.seconds_left(),
-                largest: series
-                    .largest_place()
-                    .map(|(place, live_bytes)| LargestPlace { place: key::short(&place), live_bytes }),
-                growing: growing.collect(),
-            });
+            process.pools.push(pool_status(key, series));
         }
         for process in processes.values_mut() {
             process.pools.sort_by(|one, other| (&one.device, &one.pool).cmp(&(&other.device, &other.pool)));
@@ -78,5 +45,41 @@ impl<S: Source> Node<S> {
             processes: processes.into_values().collect(),
             excluded: self.excluded.len(),
         }
+    }
+}
+
+/// A process, with pools to come.
+fn process_status(pid: u32, target: &Target, left_out: bool) -> ProcessStatus {
+    let place = target.place.clone();
+    ProcessStatus {
+        pid,
+        uid: target.uid,
+        command: target.comm.clone(),
+        namespace: place.namespace,
+        pod: place.pod_name,
+        container: place.container_name,
+        left_out,
+        pools: Vec::new(),
+    }
+}
+
+/// A pool of a process.
+fn pool_status(key: &SeriesKey, series: &Series) -> PoolStatus {
+    let frames = |place: &Place| place.stacks.best().map(Stack::frames).unwrap_or_default();
+    let growing = series.growing_places(MAX_PLACES).into_iter().map(|(place, slope)| GrowingPlace {
+        frames: frames(&place).iter().map(ToString::to_string).collect(),
+        size_bytes: place.size_bytes,
+        bytes_per_second: slope,
+    });
+    let largest = series.largest_place();
+    PoolStatus {
+        device: key.device.name_or("unknown"),
+        pool: key.pool.event_type().to_owned(),
+        live_bytes: series.live_bytes,
+        untracked_bytes: series.untracked_bytes(),
+        growth_bytes_per_second: series.growth(),
+        seconds_left: series.seconds_left(),
+        largest: largest.map(|(place, live_bytes)| LargestPlace { place: key::short(&place), live_bytes }),
+        growing: growing.collect(),
     }
 }

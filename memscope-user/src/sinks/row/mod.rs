@@ -16,8 +16,8 @@ pub use crate::dump_format::COLUMNS;
 use crate::dump_format::number::{push_address, push_decimal};
 use crate::dump_format::stack_cell;
 use crate::model::{
-    Access, AccessKind, AtbOp, Block, Device, Event, EventKind, Launch, Mark, Op, OpPhase, OutOfMemory, Stack, Stacks,
-    System,
+    Access, AccessKind, AtbOp, Block, BlockReturned, Device, Event, EventKind, Launch, Mark, Op, OpPhase, OutOfMemory,
+    Snapshot, Stack, Stacks, System,
 };
 
 const NOT_AVAILABLE: &str = "N/A";
@@ -74,20 +74,8 @@ impl<'a> Row<'a> {
             EventKind::Step { step } => {
                 Some(Self { event: "SYSTEM", event_type: "STEP", name: Name::Number(u64::from(*step)), ..row })
             }
-            EventKind::Snapshot(snapshot) => Some(Self {
-                event: "SNAPSHOT",
-                event_type: "SNAPSHOT",
-                name: Name::Plain(&snapshot.name),
-                attr: Attr::of_snapshot(snapshot),
-                ..row
-            }),
-            EventKind::BlockReturned(returned) => Some(Self {
-                event: "BLOCK_FREE",
-                event_type: returned.pool.event_type(),
-                ptr: Some(returned.addr),
-                attr: Attr::of_returned(returned),
-                ..row
-            }),
+            EventKind::Snapshot(snapshot) => Some(row.snapshot(snapshot)),
+            EventKind::BlockReturned(returned) => Some(row.returned(returned)),
             EventKind::OutOfMemory(out_of_memory) => Some(row.out_of_memory(out_of_memory)),
             EventKind::UnknownFree(_)
             | EventKind::AllocFailed(_)
@@ -112,6 +100,16 @@ impl<'a> Row<'a> {
             | EventKind::OwnPool(_)
             | EventKind::ProcessEnd => None,
         }
+    }
+
+    fn snapshot(self, snapshot: &'a Snapshot) -> Self {
+        let (name, attr) = (Name::Plain(&snapshot.name), Attr::of_snapshot(snapshot));
+        Self { event: "SNAPSHOT", event_type: "SNAPSHOT", name, attr, ..self }
+    }
+
+    fn returned(self, returned: &BlockReturned) -> Self {
+        let (event_type, attr) = (returned.pool.event_type(), Attr::of_returned(returned));
+        Self { event: "BLOCK_FREE", event_type, ptr: Some(returned.addr), attr, ..self }
     }
 
     fn launch(self, launch: &'a Launch) -> Self {
