@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use memscope::analyses::{Analysis, Finding};
 use memscope::model::{Alloc, Block, Event, EventKind, Free, FreeCause, ProcessStart, RunEnd, Stacks, UnknownFree};
 
-use crate::program::START_NS;
+/// When it begins: nanoseconds since the Unix epoch.
+pub(crate) const START_NS: u64 = 1_790_000_000_000_000_000;
 
 /// What one such trace sees.
 pub(crate) struct Attached {

@@ -1,7 +1,7 @@
 //! Does the same server get the same verdict whenever it is attached to?
 
 use crate::attached::Attached;
-use crate::leaks::{Extent, measured};
+use crate::extent::{Extent, measured};
 use crate::program::{Ending, Program};
 use crate::random::Random;
 use crate::score::{Truth, Verdict};

@@ -8,7 +8,8 @@ use memscope::analyses::{Analysis, Finding};
 use memscope::model::{Event, RunEnd};
 use memscope::sinks::{DumpOptions, DumpSink, Format, Sink as _};
 
-use crate::program::{Program, START_NS};
+use crate::attached::START_NS;
+use crate::program::Program;
 use crate::records::ToCapture;
 use crate::training::{Shape, train};
 

@@ -6,7 +6,7 @@ use memscope::backend::ascend::pools;
 
 use crate::program::Slot;
 use crate::random::Random;
-use crate::servers::Server;
+use crate::server::Server;
 
 /// Done with every request.
 pub(crate) trait Habit {
@@ -25,7 +25,7 @@ pub(crate) struct Caches {
 
 impl Caches {
     pub(crate) fn new(server: &mut Server<'_>) -> Self {
-        let (random, requests) = (&mut server.random, server.requests);
+        let (random, requests) = (&mut server.random, server.work.requests);
         // Of random keys 98 % are known after four times as many requests: within the first half.
         let (keys, held) = (random.between(500, requests / 8), random.between(100, 5000));
         let start = random.between(1000, requests / 6);
@@ -58,7 +58,7 @@ pub(crate) struct Waves {
 
 impl Waves {
     pub(crate) fn new(server: &mut Server<'_>) -> Self {
-        let requests = server.requests;
+        let requests = server.work.requests;
         Self { period: server.random.between(requests / 40, requests / 3), blocks: Vec::new() }
     }
 }
@@ -87,7 +87,7 @@ impl SlowCache {
     pub(crate) fn new(server: &mut Server<'_>, least: u64, most: u64) -> Self {
         let share = server.random.between(least, most);
         let each = server.random.between(1, 8);
-        Self { full: (server.requests * share / 100 / each).max(1), each, entries: VecDeque::new() }
+        Self { full: (server.work.requests * share / 100 / each).max(1), each, entries: VecDeque::new() }
     }
 }
 
@@ -134,7 +134,7 @@ pub(crate) struct Deploys {
 
 impl Deploys {
     pub(crate) fn new(server: &mut Server<'_>) -> Self {
-        let (random, requests) = (&mut server.random, server.requests);
+        let (random, requests) = (&mut server.random, server.work.requests);
         let ramp = random.between(requests / 50, requests / 10);
         let mut starts = vec![0];
         for _ in 0..random.between(1, 3) {
@@ -197,7 +197,7 @@ pub(crate) struct Retries {
 
 impl Retries {
     pub(crate) fn new(server: &mut Server<'_>, leaks: bool) -> Self {
-        let (random, requests) = (&mut server.random, server.requests);
+        let (random, requests) = (&mut server.random, server.work.requests);
         let outages = (0..random.between(2, 5)).map(|_| random.below(requests * 9 / 10)).collect();
         let length = random.between(requests / 100, requests / 30);
         let leaks_once_in = leaks.then(|| random.between(1, 3));

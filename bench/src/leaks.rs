@@ -1,50 +1,16 @@
 //! Which leaks of servers and training programs are found, and what is accused that is none? At default settings.
 
-use memscope::analyses::{self, Analysis};
-
 use crate::attached::Attached;
 use crate::attaches;
+use crate::extent::{Extent, measured};
 use crate::program::{Ending, Program};
 use crate::random::Random;
 use crate::score::{Place, Score, Table, Truth, Verdict};
 use crate::seeded_training::{self, Lesson};
 use crate::servers::{Case, serve};
 
-/// Servers of each case, and training programs.
-const SEEDS: u64 = 40;
-const LESSONS: u64 = 60;
 /// Least precision and recall.
 const GOAL: f64 = 0.98;
-
-/// How much is run, and what is printed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Extent {
-    /// Servers of each case.
-    pub(crate) servers: u64,
-    /// Training programs.
-    pub(crate) lessons: u64,
-    /// Servers of each case that are attached to.
-    pub(crate) attached: u64,
-    /// Each seed with a verdict that is not right is printed.
-    pub(crate) details: bool,
-}
-
-impl Extent {
-    /// All of it.
-    pub(crate) const fn full(details: bool) -> Self {
-        Self { servers: SEEDS, lessons: LESSONS, attached: 2, details }
-    }
-
-    /// The first of each.
-    pub(crate) fn first(seeds: u64, details: bool) -> Self {
-        Self { servers: seeds, lessons: LESSONS.max(3 * seeds), attached: seeds.min(2), details }
-    }
-}
-
-/// The analyses that are measured.
-pub(crate) fn measured() -> Vec<Box<dyn Analysis>> {
-    vec![Box::new(analyses::judged_leaks())]
-}
 
 /// Prints a table of each set; gives whether the goals are met.
 pub(crate) fn run(extent: Extent) -> bool {

@@ -3,6 +3,7 @@
 mod attached;
 mod attaches;
 mod evidence;
+mod extent;
 mod files;
 mod habits;
 mod heap;
@@ -13,6 +14,7 @@ mod random;
 mod records;
 mod score;
 mod seeded_training;
+mod server;
 mod servers;
 mod sizes;
 mod training;
@@ -22,7 +24,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use crate::leaks::Extent;
+use crate::extent::Extent;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -9,15 +9,13 @@ use memscope::model::{
     PageType, Pool, RunEnd, Stacks, System,
 };
 
-use crate::attached::Attached;
+use crate::attached::{Attached, START_NS};
 use crate::random::Random;
 use crate::score::{Place, place_of};
 
 /// Its process.
 pub(crate) const PID: u32 = 4242;
 const NPU: Device = Device::Npu(0);
-/// When it begins: nanoseconds since the Unix epoch.
-pub(crate) const START_NS: u64 = 1_790_000_000_000_000_000;
 
 /// Makes events; keeps the live blocks alone.
 pub(crate) struct Program {

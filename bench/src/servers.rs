@@ -2,15 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use memscope::backend::ascend::pools;
-use memscope::model::{Stack, StackEnd, Stacks};
-
 use crate::habits::{Caches, Deploys, Habit, LEAK, Leak, Queue, Retries, Sessions, SlowCache, Waves};
-use crate::heap::Heap;
 use crate::load::Load;
 use crate::program::{Program, Slot};
 use crate::random::Random;
-use crate::score::Place;
+use crate::server::{Places, Server, Work};
 
 /// Requests of a server with an even load, in six to sixteen minutes.
 const MANY_REQUESTS: (u64, u64) = (40_000, 100_000);
@@ -109,47 +105,6 @@ impl Case {
     }
 }
 
-/// Where a server allocates: by stacks, or where it has none by sizes, each of which one place has alone.
-pub(crate) struct Places {
-    with_stacks: bool,
-    known: HashMap<String, (Stacks, u64)>,
-}
-
-impl Places {
-    /// Stack and size of a place.
-    fn at(&mut self, name: &str) -> (Stacks, u64) {
-        if let Some(known) = self.known.get(name) {
-            return *known;
-        }
-        let frames = [name, "server.py(40): answer", "server.py(9): <module>"];
-        let stack = self.with_stacks.then(|| Stack::keep(frames, StackEnd::Root));
-        let place = (Stacks { python: stack, ..Stacks::default() }, 512 * (self.known.len() as u64 + 1));
-        self.known.insert(name.to_owned(), place);
-        place
-    }
-
-    /// Name of the place with these stacks, or of this size.
-    pub(crate) fn name(&self, (stacks, size_bytes): Place) -> Option<&str> {
-        let is_it = |place: &(Stacks, u64)| match size_bytes {
-            Some(size_bytes) => place.1 == size_bytes,
-            None => place.0 == stacks,
-        };
-        self.known.iter().find(|(_, place)| is_it(place)).map(|(name, _)| name.as_str())
-    }
-}
-
-/// A server at work.
-pub(crate) struct Server<'a> {
-    pub(crate) program: &'a mut Program,
-    places: Places,
-    pub(crate) random: Random,
-    pub(crate) requests: u64,
-    load: Load,
-    request_ns: u64,
-    heap: Heap,
-    sizes: HashMap<usize, (u64, u64)>,
-}
-
 /// What the truth is of a server that has run.
 pub(crate) struct Served {
     pub(crate) places: Places,
@@ -177,9 +132,8 @@ pub(crate) fn serve(case: Case, seed: u64, program: &mut Program, attach: impl F
         _ => Load::Even,
     };
     attach(program, requests * request_ns);
-    let places = Places { with_stacks: seed.is_multiple_of(2), known: HashMap::new() };
-    let (heap, sizes) = (Heap::default(), HashMap::new());
-    let mut server = Server { program, places, random, requests, load, request_ns, heap, sizes };
+    let work = Work { requests, load, request_ns };
+    let mut server = Server::new(program, seed.is_multiple_of(2), random, work);
     let leaking = match kind {
         Kind::Fragmentation => {
             server.fragments();
@@ -210,57 +164,17 @@ impl Server<'_> {
             Kind::SlowCache => vec![Box::new(SlowCache::new(self, 20, 80))],
             Kind::Turnover => vec![Box::new(SlowCache::new(self, 40, 50))],
             Kind::Stalls => vec![Box::new(SlowCache::new(self, 3, 15))],
-            Kind::Daily => vec![Box::new(Sessions::new(self.requests * self.request_ns / 200))],
+            Kind::Daily => vec![Box::new(Sessions::new(self.work.requests * self.work.request_ns / 200))],
             Kind::Retries => return vec![Box::new(Retries::new(self, leaks))],
             Kind::SlowLeak | Kind::Fragmentation | Kind::OneOfFifty => Vec::new(),
         };
         let leaked = self.random.between(LEAKED.0, LEAKED.1);
         let once_in = match kind {
             Kind::SlowLeak | Kind::Mixed => 1000,
-            _ => self.requests / leaked,
+            _ => self.work.requests / leaked,
         };
         habits.push(Box::new(Leak(if leaks { once_in } else { 0 })));
         habits
-    }
-
-    pub(crate) fn alloc(&mut self, place: &str) -> Slot {
-        let (stacks, size) = self.places.at(place);
-        self.alloc_bytes(stacks, size)
-    }
-
-    fn alloc_bytes(&mut self, stacks: Stacks, size: u64) -> Slot {
-        let placed = self.heap.alloc(size);
-        if let Some((addr, size)) = placed.segment {
-            self.program.alloc(pools::HAL, addr, size, Stacks::default());
-        }
-        let slot = self.program.alloc(pools::PTA, placed.addr, size, stacks);
-        self.sizes.insert(slot.number(), (placed.addr, size));
-        slot
-    }
-
-    pub(crate) fn free(&mut self, slot: Slot) {
-        if let Some((addr, size)) = self.sizes.remove(&slot.number()) {
-            self.heap.free(addr, size);
-        }
-        self.program.free(slot);
-    }
-
-    /// Requests, up to sixteen at a time, that end in any order; `each` is what one does besides, after a pause of so
-    /// many nanoseconds.
-    fn answer(&mut self, mut each: impl FnMut(&mut Self, u64, u64)) {
-        let mut flying: Vec<Slot> = Vec::new();
-        for request in 0..self.requests {
-            let now_ns = self.program.elapsed_ns();
-            let pause_ns = self.load.pause_ns(&mut self.random, request, now_ns, self.request_ns);
-            self.program.pass(pause_ns);
-            flying.push(self.alloc("answer"));
-            while flying.len() as u64 > 1 + self.random.below(16) {
-                let at = self.random.below(flying.len() as u64) as usize;
-                let ended = flying.swap_remove(at);
-                self.free(ended);
-            }
-            each(self, request, pause_ns);
-        }
     }
 
     /// Sizes from 512 bytes to 1 MiB; most live for a few requests, some for thousands.
@@ -331,16 +245,8 @@ mod tests {
 
     /// A server of 10 000 requests that answers none: its habits are asked by hand.
     fn idle(program: &mut Program) -> Server<'_> {
-        Server {
-            program,
-            places: Places { with_stacks: true, known: HashMap::new() },
-            random: Random::new(11),
-            requests: 10_000,
-            load: Load::Even,
-            request_ns: LONGER_NS,
-            heap: Heap::default(),
-            sizes: HashMap::new(),
-        }
+        let work = Work { requests: 10_000, load: Load::Even, request_ns: LONGER_NS };
+        Server::new(program, true, Random::new(11), work)
     }
 
     /// Live blocks of a place behind each request.
@@ -350,7 +256,7 @@ mod tests {
         let mut habit = make(&mut server);
         let (stacks, size) = server.places.at(place);
         let mut counts = Vec::new();
-        for request in 0..server.requests {
+        for request in 0..server.work.requests {
             server.program.pass(pause_ns);
             habit.request(&mut server, request, pause_ns);
             if request % 100 == 99 {
