@@ -1,6 +1,7 @@
 //! Native half of the Python package: marker functions, the state behind owner labels, the Python trace, and the analyses of files. What the arguments may be
 //! is checked in Python; but for the analyses, nothing here writes, waits or takes samples.
 
+mod chunk;
 mod labels;
 mod markers;
 mod offline;

@@ -11,7 +11,7 @@ use core::{
     ffi::{CStr, c_char},
 };
 
-use crate::trace::Chunk;
+use crate::chunk::Chunk;
 
 /// Of how many listeners the kernel knows (a semaphore of USDT), see [`memscope_marks_1`]. Zero or not is all that can be relied
 /// on: processes that map the file after a listener came count it once more.

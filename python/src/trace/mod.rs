@@ -20,11 +20,12 @@ use std::{
 
 use pyo3::{prelude::*, types::PyModule};
 
-use crate::{labels::printable, markers, monotonic_ns};
+use crate::{
+    chunk::{BEGAN_BEFORE, Chunk, ELEMENTS, Element, PLAIN, ROWS, Row, STILL_OPEN},
+    labels::printable,
+    markers, monotonic_ns,
+};
 
-/// Rows of one element, elements of one chunk: what the tracer's program copies at once (`probes/script.rs`).
-const ROWS: usize = 4;
-const ELEMENTS: usize = 15;
 /// An incomplete chunk is handed over if its first row is older.
 const MAX_AGE_NS: u64 = 100_000_000;
 /// Calls that a thread can be inside of; deeper ones have no row.
@@ -32,46 +33,6 @@ const MAX_DEPTH: usize = 1 << 16;
 /// Different functions; all further ones have the text of id 0.
 const MAX_TEXTS: usize = 1 << 16;
 const OTHER_TEXT: &std::ffi::CStr = c"<one of too many functions>";
-
-/// A call. A time that is not known is 0.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Row {
-    start_ns: u64,
-    end_ns: u64,
-    text: u32,
-    /// 0: plain; 1: it had begun before the trace did; 2: it had not ended when the trace did.
-    kind: u32,
-}
-
-const PLAIN: u32 = 0;
-const BEGAN_BEFORE: u32 = 1;
-const STILL_OPEN: u32 = 2;
-
-/// Rows of one thread.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-struct Element {
-    tid: u32,
-    rows_used: u32,
-    rows: [Row; ROWS],
-}
-
-/// What the marker hands over: an array as the tracer's rows of arrays describe them.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct Chunk {
-    /// A text, which arrays have: an empty one, in this memory, which is there for sure.
-    name: *const std::ffi::c_char,
-    elements_used: u64,
-    elements: [Element; ELEMENTS],
-    /// Where further elements would be: none are.
-    further: u64,
-}
-const _: () = assert!(size_of::<Element>() == 104 && std::mem::offset_of!(Chunk, further) == 16 + ELEMENTS * 104);
-
-// SAFETY: the pointer is set when it is handed over, and leads to itself.
-unsafe impl Send for Chunk {}
 
 /// What a callable is to the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
