@@ -9,13 +9,11 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     arch::{self, Arch},
-    project::{cargo, output, program, root, run as run_command, target, tools},
+    project::{BPF_OBJECT, cargo, output, program, root, run as run_command, target, tools},
     setup,
 };
 
 const TARGET: &str = "bpfel-unknown-none";
-/// Names an object to be taken for the one that the build script would make.
-pub(crate) const OBJECT: &str = "MEMSCOPE_BPF_OBJECT";
 
 pub(crate) fn run() -> Result<()> {
     setup::to_build()?;
@@ -65,7 +63,7 @@ pub(crate) fn build(arch: &Arch, sources: &Path) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::iter::once(tools().join("bin")).chain(std::env::split_paths(&path));
     check.env("PATH", std::env::join_paths(path).context("PATH cannot be extended")?);
-    check.env_remove(OBJECT);
+    check.env_remove(BPF_OBJECT);
     check.args(["check", "--locked", "--quiet", "--package", "memscope-user", "--target", arch.target]);
     check.args(["--message-format", "json"]);
     let messages = output(&mut check)?;

@@ -4,14 +4,14 @@ use anyhow::Result;
 
 use crate::{
     arch::Arch,
-    project::{cargo, run as run_command},
+    project::{RELEASED, cargo, run as run_command},
     python, setup,
 };
 
 /// The program, and the module of the Python package: alone, either has other features of what both need, and all of it is compiled twice.
 pub(crate) fn run() -> Result<()> {
     setup::to_build()?;
-    run_command(cargo().args(["build", "--release", "--locked"]).args(PACKAGES))
+    run_command(cargo().args(["build", "--release", "--locked"]).args(RELEASED))
 }
 
 /// The program, and the Python package.
@@ -19,6 +19,3 @@ pub(crate) fn with_python() -> Result<()> {
     run()?;
     python::pack(Arch::host())
 }
-
-/// What cargo is asked for, so that it compiles everything once.
-pub(crate) const PACKAGES: [&str; 4] = ["--package", "memscope-user", "--package", "memscope-python"];

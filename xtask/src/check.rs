@@ -9,7 +9,7 @@ use crate::{
     bpf,
     code::{figures, layers, terminal},
     docs,
-    project::{cargo, run as run_command},
+    project::{BPF_OBJECT, cargo, run as run_command},
     setup,
 };
 
@@ -30,6 +30,7 @@ pub(crate) fn all() -> Result<()> {
     setup::to_check()?;
     format()?;
     layers::check()?;
+    figures::check()?;
     terminal::check()?;
     docs::check()?;
     lints()?;
@@ -46,7 +47,7 @@ fn format() -> Result<()> {
 /// Cargo for what loads no BPF object: the one for this machine is made by `build`.
 fn host() -> Result<Command> {
     let mut cargo = cargo();
-    cargo.env(bpf::OBJECT, bpf::stand_in()?);
+    cargo.env(BPF_OBJECT, bpf::stand_in()?);
     Ok(cargo)
 }
 

@@ -4,22 +4,22 @@ use anyhow::Result;
 
 use crate::{
     arch::Arch,
-    bpf, build,
-    project::{cargo, run as run_command},
-    sim, test,
+    bpf, build, nextest,
+    project::{BPF_OBJECT, cargo, run as run_command},
+    sim,
 };
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let host = Arch::host();
     build::with_python()?;
     sim::build_for_tests(host)?;
-    let mut campaign = test::with_needs(host, cargo())?;
+    let mut campaign = nextest::with_needs(host, cargo())?;
     campaign.args(["run", "--locked", "--quiet", "--package", "memscope-tests", "--bin", "faults", "--"]);
     // The stand-in: the program has the real BPF object.
     campaign
-        .env(bpf::OBJECT, bpf::stand_in()?)
-        .env(test::NO_STACKS, "true")
-        .env(test::REPORT, "details")
+        .env(BPF_OBJECT, bpf::stand_in()?)
+        .env(nextest::NO_STACKS, "true")
+        .env(nextest::REPORT, "details")
         .env("MEMSCOPE_BUSY", "true");
     run_command(campaign.args(arguments))
 }

@@ -9,9 +9,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{
     arch::Arch,
-    build,
+    build, nextest,
     project::{find, is_root, output, program, root, run as run_command, run_quietly, target},
-    sim, test,
+    sim,
 };
 
 /// The one interpreter that all versions have wheels for.
@@ -61,8 +61,8 @@ pub(crate) fn run(framework: &Framework, arguments: &[String]) -> Result<()> {
         let folder = prepared(framework, version)?;
         eprintln!("{name} {version}");
         // As compiled for all other tests; the program runs as its users have it.
-        let mut nextest = test::with_needs(host, test::runner()?)?;
-        nextest.env_remove(test::REPORT).env_remove(test::NO_STACKS).env(variable, folder);
+        let mut nextest = nextest::with_needs(host, nextest::runner()?)?;
+        nextest.env_remove(nextest::REPORT).env_remove(nextest::NO_STACKS).env(variable, folder);
         nextest.args(["--test", group, "--profile", group, "--no-capture"]);
         if let Some(tests) = (framework.tests)(version) {
             nextest.args(["-E", &tests]);

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use crate::{
     apt, bpf,
-    project::{cargo, output, program, root, run as run_command, target},
+    project::{BPF_OBJECT, cargo, output, program, root, run as run_command, target},
     setup,
 };
 
@@ -149,7 +149,7 @@ fn build() -> Result<PathBuf> {
     let folder = target().join("fuzz");
     fs::create_dir_all(&folder).with_context(|| format!("failed to make `{}`", folder.display()))?;
     let mut cargo = cargo();
-    cargo.env("RUSTC_WORKSPACE_WRAPPER", root().join("fuzz/rustc")).env(bpf::OBJECT, bpf::stand_in()?);
+    cargo.env("RUSTC_WORKSPACE_WRAPPER", root().join("fuzz/rustc")).env(BPF_OBJECT, bpf::stand_in()?);
     cargo.args(["rustc", "--release", "--locked", "--quiet", "--package", "memscope-fuzz", "--"]);
     cargo.arg(format!("-Clink-arg={}", runtime.display())).arg("-Clink-arg=-lstdc++");
     run_command(&mut cargo)?;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::{arch::Arch, build, project::run as run_command, setup, sim, test};
+use crate::{arch::Arch, build, nextest, project::run as run_command, setup, sim};
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let host = Arch::host();
@@ -10,5 +10,5 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     setup::allocators()?;
     build::with_python()?;
     sim::build_for_tests(host)?;
-    run_command(test::nextest(host)?.args(["--test", "live"]).args(arguments))
+    run_command(nextest::as_root(host)?.args(["--test", "live"]).args(arguments))
 }

@@ -16,10 +16,12 @@ mod findings;
 mod fleet;
 mod frameworks;
 mod fuzz;
+mod install;
 mod interpreters;
 mod live;
 mod mindspore;
 mod miri;
+mod nextest;
 mod npu;
 mod pictures;
 mod project;
@@ -113,7 +115,7 @@ fn main() -> ExitCode {
 
 fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
     match verb {
-        "setup" => setup::run(arguments),
+        "setup" => install::run(arguments),
         "build" => build::run(),
         "sim" => sim::run(arguments),
         "python" => python::run(arguments),

@@ -8,8 +8,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::{
+    nextest,
     project::{program, root, run as run_command, target},
-    test,
 };
 
 /// Miri is a part of nightly compilers alone; a dated one says the same tomorrow.
@@ -51,7 +51,7 @@ fn miri() -> Command {
         cargo.env_remove(variable);
     }
     cargo.env("CARGO_TARGET_DIR", target().join("miri"));
-    cargo.env("PROPTEST_CASES", ROUNDS).env(test::REPORT, "details");
+    cargo.env("PROPTEST_CASES", ROUNDS).env(nextest::REPORT, "details");
     // Property tests look for their file of failures.
     cargo.env("MIRIFLAGS", "-Zmiri-disable-isolation");
     cargo

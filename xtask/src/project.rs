@@ -10,6 +10,11 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
+/// Names an object to be taken for the one that the build script would make.
+pub(crate) const BPF_OBJECT: &str = "MEMSCOPE_BPF_OBJECT";
+/// What cargo is asked for, so that it compiles everything once.
+pub(crate) const RELEASED: [&str; 4] = ["--package", "memscope-user", "--package", "memscope-python"];
+
 /// The repository.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository")

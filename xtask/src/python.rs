@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     arch::Arch,
-    project::{cargo, program, root, run as run_command, run_quietly, target},
+    project::{RELEASED, cargo, program, root, run as run_command, run_quietly, target},
 };
 
 /// Names the package's folder to tests.
@@ -40,7 +40,7 @@ pub(crate) fn build(arch: &Arch) -> Result<()> {
     let mut cargo = cargo();
     cargo.args(["build", "--release", "--locked"]);
     if arch.is_host() {
-        cargo.args(crate::build::PACKAGES);
+        cargo.args(RELEASED);
     } else {
         cargo.args(["--package", "memscope-python"]);
         cargo.env(arch.cargo_variable("LINKER"), arch.tool("gcc")).args(["--target", arch.target]);

@@ -1,18 +1,16 @@
-//! `setup`: the tools that the other verbs need. Installed tools are left alone.
+//! The tools that the verbs need. Installed tools are left alone.
 
 use std::{
     env,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use crate::{
     apt,
     arch::Arch,
-    bpf,
-    project::{cargo, find, output, program, run as run_command, tools},
-    vm,
+    project::{BPF_OBJECT, cargo, find, output, program, run as run_command, tools},
 };
 
 /// Uses the LLVM inside rustc at run time; later versions want an LLVM of their own (docs/building.md).
@@ -27,31 +25,10 @@ const MDBOOK: &str = "0.5.4";
 /// Where tests find the browser.
 pub(crate) const CHROMIUM: &str = "MEMSCOPE_CHROMIUM";
 
-pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let with_vm = match arguments {
-        [] => false,
-        [flag] if flag == "--vm" => true,
-        _ => bail!("usage: ./x setup [--vm]"),
-    };
-    to_build()?;
-    to_check()?;
-    nextest()?;
-    to_simulate(Arch::host())?;
-    second_compiler()?;
-    debuggers()?;
-    allocators()?;
-    readers()?;
-    if with_vm {
-        to_simulate(Arch::other())?;
-        vm::setup()?;
-    }
-    Ok(())
-}
-
 /// What a build needs besides the toolchain.
 pub(crate) fn to_build() -> Result<()> {
     // A prebuilt object needs no linker.
-    if env::var_os(bpf::OBJECT).is_some() || has_bpf_linker() {
+    if env::var_os(BPF_OBJECT).is_some() || has_bpf_linker() {
         return Ok(());
     }
     install("bpf-linker", BPF_LINKER, &[])

@@ -12,16 +12,12 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{
     arch::Arch,
-    bpf, build, check,
-    project::{cargo, find, is_root, output, program, root, run as run_command, target, tool},
-    python, setup, sim, tables,
+    bpf, build, check, install, nextest,
+    project::{BPF_OBJECT, cargo, output, program, root, run as run_command, target},
+    setup, sim, tables,
     wheels::{self, Set},
 };
 
-/// What the program prints of a report.
-pub(crate) const REPORT: &str = "MEMSCOPE_REPORT";
-/// Whether the program takes call stacks where none are asked for.
-pub(crate) const NO_STACKS: &str = "MEMSCOPE_NO_STACKS";
 /// Recordings that are not part of the repository; the tests of binary `golden` compare with them.
 const SHARED: &str = "MEMSCOPE_SHARED";
 
@@ -34,15 +30,15 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     setup::nextest()?;
     // Two compilers are where one looks at a large crate alone, and the network is busy while they are.
     let compiling = whole.then(|| thread::spawn(built));
-    setup::run(&[])?;
+    install::run(&[])?;
     let fetching = thread::spawn(move || Fetched::get(with_wheels, with_browser));
     if !whole {
         eprintln!("left out: `check` and doc tests, because only some tests were asked for");
     }
     build::with_python()?;
     sim::build_for_tests(host)?;
-    let nextest = compiling.map_or_else(runner, |tests| tests.join().expect("no panic"))?;
-    let mut nextest = with_needs(host, nextest)?;
+    let nextest = compiling.map_or_else(nextest::runner, |tests| tests.join().expect("no panic"))?;
+    let mut nextest = nextest::with_needs(host, nextest)?;
     if let Some(folder) = &shared {
         nextest.args(["--profile", "shared"]).env(SHARED, folder);
     } else {
@@ -141,13 +137,13 @@ fn built() -> Result<Command> {
     let folder = target().join("nextest");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let (tests, packages) = (folder.join("tests.json"), folder.join("packages.json"));
-    let mut list = with_stand_in("list")?;
-    list.args(OURS).args(["--list-type", "binaries-only", "--message-format", "json"]);
+    let mut list = nextest::with_stand_in("list")?;
+    list.args(nextest::OURS).args(["--list-type", "binaries-only", "--message-format", "json"]);
     eprintln!("$ cargo nextest list");
     write(&tests, &output(&mut list)?)?;
     let mut metadata = cargo();
     write(&packages, &output(metadata.args(["metadata", "--format-version", "1", "--locked"]))?)?;
-    let mut nextest = with_stand_in("run")?;
+    let mut nextest = nextest::with_stand_in("run")?;
     nextest.arg("--binaries-metadata").arg(tests).arg("--cargo-metadata").arg(packages);
     Ok(nextest)
 }
@@ -161,7 +157,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
 fn doc_tests() -> Result<()> {
     let mut cargo = cargo();
     cargo.args(["test", "--doc", "--quiet", "--locked", "--workspace", "--exclude", "memscope-ebpf"]);
-    run_command(cargo.env(bpf::OBJECT, bpf::of_program()?))
+    run_command(cargo.env(BPF_OBJECT, bpf::of_program()?))
 }
 
 /// What `test` was asked to do.
@@ -198,45 +194,6 @@ fn parse(arguments: &[String], from_environment: Option<PathBuf>) -> Result<Opti
 fn existing(folder: &Path) -> Result<PathBuf> {
     let folder = root().join(folder);
     folder.canonicalize().with_context(|| format!("no folder `{}` for `--shared`", folder.display()))
-}
-
-/// Our crates, for nextest.
-const OURS: [&str; 5] = ["--locked", "--cargo-quiet", "--workspace", "--exclude", "memscope-ebpf"];
-
-/// Nextest on our crates.
-pub(crate) fn runner() -> Result<Command> {
-    let mut nextest = with_stand_in("run")?;
-    nextest.args(OURS);
-    Ok(nextest)
-}
-
-/// Nextest. No test loads the BPF object that is in the library: the program does, which has one of its own.
-fn with_stand_in(verb: &str) -> Result<Command> {
-    let mut nextest = program(setup::nextest()?);
-    nextest.args(["nextest", verb]);
-    nextest.env("CARGO", cargo().get_program()).env(bpf::OBJECT, bpf::stand_in()?);
-    // Tests of figures read the details; those of the first screen ask for it.
-    nextest.env(REPORT, "details");
-    // Stacks are taken by tests that ask for them.
-    nextest.env(NO_STACKS, "true");
-    Ok(nextest)
-}
-
-/// The same with all that tests need, as root.
-pub(crate) fn nextest(host: &Arch) -> Result<Command> {
-    with_needs(host, runner()?)
-}
-
-pub(crate) fn with_needs(host: &Arch, mut nextest: Command) -> Result<Command> {
-    nextest.env("MEMSCOPE_BIN", tool()).env("MEMSCOPE_SIM_DIR", sim::folder(host));
-    nextest.env(python::FOLDER, python::folder(host));
-    if !is_root() {
-        let can = find("sudo").is_some() && program("sudo").arg("-v").status().is_ok_and(|status| status.success());
-        ensure!(can, "the live tests attach probes: run `./x test` as root or with a working `sudo`");
-        // Built by this user, run by root.
-        nextest.env(host.cargo_variable("RUNNER"), "sudo -E");
-    }
-    Ok(nextest)
 }
 
 #[cfg(test)]

@@ -3,9 +3,8 @@
 use anyhow::{Context as _, Result};
 
 use crate::{
-    interpreters,
+    interpreters, nextest,
     project::{program, root, run as run_command},
-    test,
 };
 
 /// Rounds of each property test, of 256 in `./x test`.
@@ -28,7 +27,7 @@ pub(crate) const PURE_TESTS: [&str; 13] = [
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let mut all = test::runner()?;
+    let mut all = nextest::runner()?;
     all.env("PROPTEST_CASES", ROUNDS);
     all.args(["--lib", "--bin", "xtask", "--bin", "memscope-bench", "--test", "dumps"]);
     run_command(all.args(arguments))?;

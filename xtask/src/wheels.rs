@@ -14,9 +14,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::{
     apt,
     arch::Arch,
-    build,
+    build, nextest,
     project::{program, root, run as run_command, run_quietly, target},
-    sim, test,
+    sim,
 };
 
 /// Where they are; and which of them are to be looked at.
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     build::run()?;
     sim::build(host)?;
     fetch(Set::All)?;
-    let mut nextest = test::nextest(host)?;
+    let mut nextest = nextest::as_root(host)?;
     nextest.env(FOLDER, folder()).env(SET, Set::All.name());
     // The tables are what one wants to see.
     run_command(nextest.args(["--success-output", "immediate", "-E", "binary(=wheels)"]))

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     bpf, build,
-    project::{cargo, program, run as run_command, target, tool},
+    project::{BPF_OBJECT, cargo, program, run as run_command, target, tool},
     setup,
 };
 
@@ -33,7 +33,7 @@ pub(super) fn report() -> Result<()> {
     let mut open = cargo();
     open.args(["run", "--locked", "--quiet", "--package", "memscope-tests", "--bin", "pages", "--"]).args(pages);
     // What opens pages needs no BPF object.
-    run_command(open.env(setup::CHROMIUM, setup::browser()?).env(bpf::OBJECT, bpf::stand_in()?))
+    run_command(open.env(setup::CHROMIUM, setup::browser()?).env(BPF_OBJECT, bpf::stand_in()?))
 }
 
 /// Replays under other settings: time, and memory of a request.

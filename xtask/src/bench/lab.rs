@@ -16,8 +16,8 @@ use nix::{
 use serde_json::Value;
 
 use crate::{
+    nextest::NO_STACKS,
     project::{silent_output, target, tool},
-    test::NO_STACKS,
 };
 
 /// What all measurements share.

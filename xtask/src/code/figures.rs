@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use syn::{
     Attribute, Block, Expr, Fields, FnArg, ImplItem, ImplItemFn, Item, ItemFn, ItemMod, Signature, Visibility,
     spanned::Spanned as _,
@@ -21,6 +21,11 @@ use crate::project::root;
 /// Crates, by the folders of their sources.
 const CRATES: [&str; 6] =
     ["memscope-user/src", "memscope-ebpf/src", "memscope-common/src", "xtask/src", "python/src", "bench/src"];
+/// The longest file, but for [`LONG_FILES`] of the repository.
+const FILE_LINES: usize = 500;
+const LONG_FILES: usize = 5;
+/// The longest function.
+const FUNCTION_LINES: usize = 60;
 /// All of it is for tests.
 const TESTS: &str = "tests";
 /// The simulation's and the suite's other languages.
@@ -47,6 +52,29 @@ pub(crate) fn print() -> Result<()> {
     let ratio = |tests: usize| tests as f64 / product as f64;
     println!("repository\n  tests to product lines {:.2} in Rust, {:.2} with C and Python", ratio(rust), ratio(all));
     Ok(())
+}
+
+/// Refuses long functions, more than a few long files, and folders that know each other in a circle.
+pub(crate) fn check() -> Result<()> {
+    let crates = CRATES.iter().map(|folder| Ok((*folder, source::read(&root().join(folder))?)));
+    let breaches = breaches(&crates.collect::<Result<Vec<_>>>()?);
+    if breaches.is_empty() { Ok(()) } else { bail!("{}", breaches.join("\n")) }
+}
+
+fn breaches(crates: &[(&str, Vec<Source>)]) -> Vec<String> {
+    let (mut breaches, mut long_files) = (Vec::new(), Vec::new());
+    for (folder, sources) in crates {
+        let measured = Measured::of(sources);
+        let long = measured.long_functions().map(|it| format!("{folder}/{} has {} lines", it.place(), it.lines));
+        breaches.extend(long);
+        long_files.extend(measured.long_files.iter().map(|(_, path)| format!("{folder}/{}", path.display())));
+        let circles = graph::circles(&graph::of_folders(sources));
+        breaches.extend(circles.iter().map(|circle| format!("{folder} has a circle: {}", circle.join(", "))));
+    }
+    if long_files.len() > LONG_FILES {
+        breaches.push(format!("more than {LONG_FILES} files have over {FILE_LINES} lines: {}", long_files.join(", ")));
+    }
+    breaches
 }
 
 fn lines(folder: &Path, extension: &str) -> Result<usize> {
@@ -92,6 +120,12 @@ struct Function {
     nesting: usize,
 }
 
+impl Function {
+    fn place(&self) -> String {
+        format!("{} {}", self.file.display(), self.name)
+    }
+}
+
 impl Measured {
     fn of(sources: &[Source]) -> Self {
         let mut measured = Self::default();
@@ -105,7 +139,7 @@ impl Measured {
             measured.inline_tests = 0;
             measured.visit_file(&source.syntax);
             measured.files.push(lines);
-            if lines > 500 {
+            if lines > FILE_LINES {
                 measured.long_files.push((lines, source.path.clone()));
             }
             measured.test_lines += measured.inline_tests;
@@ -114,15 +148,15 @@ impl Measured {
         measured
     }
 
+    fn long_functions(&self) -> impl Iterator<Item = &Function> {
+        self.functions.iter().filter(|function| function.lines > FUNCTION_LINES)
+    }
+
     fn text(&self) -> String {
         let of = |value: fn(&Function) -> usize| spread(self.functions.iter().map(value).collect());
         let over = |most: usize| self.functions.iter().filter(|function| function.lines > most).count();
-        let long: Vec<String> = self
-            .functions
-            .iter()
-            .filter(|function| function.lines > 60)
-            .map(|function| format!("\n      {} {} {}", function.lines, function.file.display(), function.name))
-            .collect();
+        let long: Vec<String> =
+            self.long_functions().map(|function| format!("\n      {} {}", function.lines, function.place())).collect();
         let files: Vec<String> =
             self.long_files.iter().map(|(lines, path)| format!("\n      {lines} {}", path.display())).collect();
         let many = self.functions.iter().filter(|function| function.parameters > 5).count();
@@ -138,7 +172,7 @@ impl Measured {
             self.functions.len(),
             of(|function| function.lines),
             over(100),
-            over(60),
+            over(FUNCTION_LINES),
             long.concat(),
             of(|function| function.parameters),
             of(|function| function.nesting),
@@ -325,6 +359,35 @@ mod tests {
         assert_eq!(functions, [("deep", 10, 2, 3), ("short", 1, 0, 0)]);
         assert_eq!((measured.documented, measured.public), (3, 4));
         assert_eq!((measured.product_lines, measured.test_lines), (25, 5));
+    }
+
+    /// A function of 61 lines in a file of 501, and two folders that know each other; five such files are few.
+    #[test]
+    fn breaches_are_named() {
+        let parse = |path: &str, text: String| source::parse(Path::new(path), text).expect("Rust");
+        let long = format!("fn long() {{\n{}}}\n{}", "    f();\n".repeat(59), "// line\n".repeat(440));
+        let file = |name: &str| parse(name, long.clone());
+        let names = ["a.rs", "b.rs", "c.rs", "d.rs", "e.rs", "f.rs"];
+        let few = vec![("x/src", names[..5].iter().map(|name| file(name)).collect::<Vec<_>>())];
+        let said = breaches(&few);
+        assert_eq!(said.len(), 5, "{said:?}");
+        assert_eq!(said[0], "x/src/a.rs long has 61 lines");
+        let many = vec![("x/src", names.map(file).into())];
+        assert_eq!(
+            breaches(&many).last().map(String::as_str),
+            Some(
+                "more than 5 files have over 500 lines: x/src/a.rs, x/src/b.rs, x/src/c.rs, x/src/d.rs, x/src/e.rs, x/src/f.rs"
+            )
+        );
+        let circle = vec![(
+            "y/src",
+            vec![
+                parse("one.rs", "use crate::other::f;\n".to_owned()),
+                parse("other.rs", "use crate::one::g;\n".to_owned()),
+            ],
+        )];
+        assert_eq!(breaches(&circle), ["y/src has a circle: one, other"]);
+        assert_eq!(breaches(&[("z/src", vec![parse("fine.rs", "fn short() {}\n".to_owned())])]), [""; 0]);
     }
 
     #[test]
