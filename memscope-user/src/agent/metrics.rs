@@ -196,6 +196,12 @@ pub const FAMILIES: &[Family] = &[
         None,
         "Readings of the pools of processes that are left out of the trace for a while.",
     ),
+    family(
+        "memscope_agent_pool_reading_age_seconds",
+        Kind::Gauge,
+        SECONDS,
+        "Age of the oldest sums on this page of a process that is left out.",
+    ),
     family("memscope_bundles", Kind::Counter, None, "Bundles of processes that ran out of memory."),
     family(
         "memscope_agent_evidence_files",

@@ -206,7 +206,7 @@ impl<S: Source> Node<S> {
         let level = self.budget.level();
         self.adopt(&account, now);
         self.keep_to_budget(&account, now);
-        self.read_aside(&account, is_new.then_some(minute as u32));
+        self.read_aside(&account, is_new.then_some(minute as u32), now);
         self.write_bundles(&account);
         self.keep_evidence(minutes, level, minute as u32, now);
         let own = self.own_samples(&account);

@@ -24,6 +24,10 @@ pub(super) const LEFT_OUT: Duration = Duration::from_secs(600);
 pub(super) struct Aside {
     processes: BTreeMap<u32, (Instant, Target)>,
     series: BTreeMap<SeriesKey, Series>,
+    /// When the pool of each was read last.
+    read_at: BTreeMap<u32, Instant>,
+    /// Age of the oldest of these on the last page.
+    oldest: Option<Duration>,
     read: u64,
     failed: u64,
 }
@@ -45,34 +49,41 @@ impl Aside {
     pub(super) fn remove(&mut self, pid: u32) {
         self.processes.remove(&pid);
         self.series.retain(|key, _| key.pid != pid);
+        self.read_at.remove(&pid);
     }
 
     /// All may join once more.
     pub(super) fn take(&mut self) -> Vec<u32> {
         self.series.clear();
+        self.read_at.clear();
         std::mem::take(&mut self.processes).into_keys().collect()
     }
 
     /// Forgets those that have ended, and those that may join.
     pub(super) fn forget(&mut self, now: Instant) {
         self.processes.retain(|pid, (until, _)| *until > now && process::uid_of(*pid).is_some());
-        let Self { processes, series, .. } = self;
+        let Self { processes, series, read_at, .. } = self;
         series.retain(|key, _| processes.contains_key(&key.pid));
+        read_at.retain(|pid, _| processes.contains_key(pid));
     }
 
     /// Keeps what was read. A process without a reading keeps the last one.
-    fn keep(&mut self, readings: Vec<PoolReading>) {
+    fn keep(&mut self, readings: Vec<PoolReading>, now: Instant) {
         for PoolReading { pid, pools } in readings {
             let Ok(pools) = pools else {
                 self.failed += 1;
                 continue;
             };
             self.read += 1;
+            if self.processes.contains_key(&pid) {
+                self.read_at.insert(pid, now);
+            }
             for sums in pools.iter().filter(|_| self.processes.contains_key(&pid)) {
                 let key = SeriesKey { pid, device: sums.device, pool: sums.pool };
                 self.series.entry(key).or_default().read(sums);
             }
         }
+        self.oldest = self.read_at.values().min().map(|at| now.saturating_duration_since(*at));
     }
 
     /// A minute is over: what they hold becomes a point of their growth.
@@ -97,10 +108,14 @@ impl Aside {
         }
     }
 
-    pub(super) fn samples(&self) -> [Sample; 2] {
-        [("ok", self.read), ("error", self.failed)].map(|(result, count)| {
+    pub(super) fn samples(&self) -> impl Iterator<Item = Sample> {
+        let counts = [("ok", self.read), ("error", self.failed)].map(|(result, count)| {
             Sample::whole("memscope_agent_pool_readings", vec![("result", result.to_owned())], count)
-        })
+        });
+        let age = self
+            .oldest
+            .map(|age| Sample::real("memscope_agent_pool_reading_age_seconds", Vec::new(), age.as_secs_f64()));
+        counts.into_iter().chain(age)
     }
 }
 
@@ -114,8 +129,8 @@ impl<S: Source> Node<S> {
     }
 
     /// Takes what was read of those that are left out, and asks for more. `minute`: one has ended.
-    pub(super) fn read_aside(&mut self, account: &Account, minute: Option<u32>) {
-        self.aside.keep(self.source.take_readings());
+    pub(super) fn read_aside(&mut self, account: &Account, minute: Option<u32>, now: Instant) {
+        self.aside.keep(self.source.take_readings(), now);
         self.source.read_pools(self.aside.processes.keys().copied().collect());
         if let Some(minute) = minute {
             self.aside.minute(minute, &account.devices);

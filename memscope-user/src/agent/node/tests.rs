@@ -164,6 +164,8 @@ fn processes_left_out_are_read() {
     let readings =
         ["ok", "error"].map(|result| count(&format!("memscope_agent_pool_readings_total{{result=\"{result}\"}}")));
     assert_eq!(readings, [Some(2), Some(1)]);
+    // Read at 20 s, on the page of 30 s.
+    assert_eq!(value(&node, "memscope_agent_pool_reading_age_seconds").as_deref(), Some("10"));
     let targets = ["traced", "left_out"].map(|state| count(&format!("memscope_targets{{state=\"{state}\"}}")));
     assert_eq!(targets, [Some(1), Some(1)]);
     let status = node.status();

@@ -72,6 +72,7 @@ pub(super) const INSTRUMENTS: &[Instrument] = &[
     of("memscope_map_fill_ratio", "memscope.map.fill", Gauge, "1"),
     of("memscope_targets", "memscope.targets", Gauge, "{process}"),
     of("memscope_agent_pool_readings", "memscope.agent.pool_readings", Counter, "{reading}"),
+    of("memscope_agent_pool_reading_age_seconds", "memscope.agent.pool_reading.age", Gauge, "s"),
     of("memscope_bundles", "memscope.bundles", Counter, "{file}"),
     of("memscope_agent_evidence_files", "memscope.agent.evidence.files", Counter, "{file}"),
     of("memscope_agent_evidence_rows", "memscope.agent.evidence.rows", Counter, "{row}"),
