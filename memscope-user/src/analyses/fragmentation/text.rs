@@ -20,7 +20,7 @@ pub(super) fn write(found: &Fragmentation, clock: Clock, out: &mut dyn Write) ->
     if found.verdict == PiecesVerdict::Found {
         writeln!(
             out,
-            "  Fragmented: at the worst moment {} lay in pieces of segments with blocks, without their largest piece",
+            "  Fragmented: at the worst moment {} was free beside live blocks, without the largest piece",
             size(found.judged().space.scattered_bytes)
         )?;
     }
@@ -190,7 +190,7 @@ Free memory of Pytorch Caching memory pool on device 3:
     #[test]
     fn fragmentation_is_said() {
         let found = text(&Fragmentation { verdict: PiecesVerdict::Found, ..fragmentation() });
-        let expected = "\n  Fragmented: at the worst moment 2.00 MiB (2097152 bytes) lay in pieces of segments with blocks, without their largest piece\n";
+        let expected = "\n  Fragmented: at the worst moment 2.00 MiB (2097152 bytes) was free beside live blocks, without the largest piece\n";
         assert!(found.contains(expected), "{found}");
     }
 
