@@ -67,7 +67,7 @@ impl Card {
         Some((fraction * self.total_bytes as f64) as u64)
     }
 
-    /// Bytes beyond which `throw_on_cudamalloc_oom` fails a request: the fraction of the settings, or the whole.
+    /// Bytes beyond which `throw_on_cudamalloc_oom` and `throw_on_npumalloc_oom` fail a request: the fraction of the settings, or the whole.
     #[must_use]
     pub fn early_limit_bytes(&self, settings: &Settings) -> Option<u64> {
         let fraction = settings.fraction.unwrap_or(1.0);

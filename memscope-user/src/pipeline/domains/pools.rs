@@ -97,6 +97,8 @@ pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
         }),
         (PoolCall::Report, _) => pool_report(call)?,
         (PoolCall::Request, _) => Effect::Request { size_bytes: call.field(Field::Size)? },
+        // Of one pool of its own, which gives back what the program does not use any more: no blocks of others.
+        (PoolCall::EmptyCache, _) if own_pool(call).is_ok_and(|pool| pool != ALL_POOLS) => return Ok(None),
         (PoolCall::EmptyCache, _) => Effect::EmptyCache,
         (PoolCall::Settings, _) => Effect::Settings { text: call.called.text.as_deref().ok_or(Unusable)?.into() },
         (PoolCall::Fraction, _) => {
@@ -127,6 +129,9 @@ fn fraction(bits: u64) -> Result<Fraction, Unusable> {
 fn graph(call: &RawCall<'_>, change: GraphChange) -> Result<Effect, Unusable> {
     Ok(Effect::Graph(Graph { handle: call.field(Field::Handle)?, change }))
 }
+
+/// The number of no pool of its own (`MempoolId_t`'s default).
+const ALL_POOLS: (u64, u64) = (0, 0);
 
 /// The number of a pool of its own.
 fn own_pool(call: &RawCall<'_>) -> Result<(u64, u64), Unusable> {

@@ -4,16 +4,23 @@ use super::block::{Block, Id, NONE};
 use super::{Pool, State};
 use crate::whatif::device::PAGE_BYTES;
 
+/// The request fails at once, with the cache as it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rejected;
+
 impl Pool {
     /// A block of at least `size` from the driver, in no rack.
-    pub(super) fn grow(&mut self, rack: u16, size: u64) -> Option<Id> {
+    pub(super) fn grow(&mut self, rack: u16, size: u64) -> Result<Option<Id>, Rejected> {
         let wanted = self.settings.segment_bytes(size);
+        let is_beyond = |limit: u64| self.figures.reserved_bytes + wanted > limit;
         // Beyond the fraction the driver is not even asked.
-        let limit_bytes = self.card.early_limit_bytes(&self.settings).into_iter().chain(self.allowed_bytes).min();
-        if limit_bytes.is_some_and(|limit| self.figures.reserved_bytes + wanted > limit) {
-            return None;
+        if self.allowed_bytes.is_some_and(is_beyond) {
+            return Ok(None);
         }
-        if self.settings.expandable { self.expand(rack, size) } else { self.make_segment(rack, wanted) }
+        if self.card.early_limit_bytes(&self.settings).is_some_and(is_beyond) {
+            return Err(Rejected);
+        }
+        Ok(if self.settings.expandable { self.expand(rack, size) } else { self.make_segment(rack, wanted) })
     }
 
     fn make_segment(&mut self, rack: u16, size: u64) -> Option<Id> {

@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 
 use self::block::{Block, Blocks, NONE, State};
 use self::expandable::Reservation;
+use self::grow::Rejected;
 use self::rack::Racks;
 use super::device::{Calls, Card, Device};
 use super::settings::Settings;
@@ -225,30 +226,30 @@ impl Pool {
             self.reclaim();
             found = self.find(rack, size);
         }
-        found.or_else(|| self.make_room(rack, size))
+        found.or_else(|| self.make_room(rack, size).unwrap_or_default())
     }
 
     /// Asks the driver, and gives back more and more of the cache until the request succeeds.
-    fn make_room(&mut self, rack: u16, size: u64) -> Option<Id> {
+    fn make_room(&mut self, rack: u16, size: u64) -> Result<Option<Id>, Rejected> {
         if self.collects() {
             self.collect();
         }
-        if let Some(id) = self.grow(rack, size) {
-            return Some(id);
+        if let Some(id) = self.grow(rack, size)? {
+            return Ok(Some(id));
         }
         if self.release_oversize(rack, size)
-            && let Some(id) = self.grow(rack, size)
+            && let Some(id) = self.grow(rack, size)?
         {
-            return Some(id);
+            return Ok(Some(id));
         }
         let private = self.racks.private(rack);
         if private == 0 {
             if let Some(id) = self.spare(rack, size) {
-                return Some(id);
+                return Ok(Some(id));
             }
         } else if !self.own_rules.get(&private).is_some_and(|rules| rules.of_thread) {
             // A graph is being captured, or, before 2.13, a pool of the program's own is in use: the device is not synchronised, the request fails.
-            return None;
+            return Ok(None);
         }
         self.device.calls.synchronize += 1;
         self.release_cached();

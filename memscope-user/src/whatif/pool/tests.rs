@@ -108,6 +108,30 @@ fn the_fraction_is_not_asked_of_the_driver() {
     assert_eq!(pool.calls().failed, 0);
 }
 
+/// As `torch_npu` 2.14 does on a device of 8 GiB: with 7410 MiB held, 5810 of it cached, a request of 3500 fails with all of the cache, which without
+/// the setting is given back for it. A fraction is looked at first, and gives the cache back.
+#[test]
+fn requests_rejected_early_keep_the_cache() {
+    let run = |text: &str, fraction: Option<f64>| {
+        let card = Card { fraction, ..card(8192) };
+        let mut pool = Pool::new(settings(text), card);
+        assert_eq!(pool.lane(1, 0), Some(0));
+        let [_, one, other] = [600, 1400, 1000].map(|mib| pool.malloc(mib * MIB, 0).expect("memory"));
+        pool.free(one);
+        pool.free(other);
+        for mib in [1800, 2600] {
+            let id = pool.malloc(mib * MIB, 0).expect("memory");
+            pool.free(id);
+        }
+        assert!(pool.malloc(1000 * MIB, 0).is_some());
+        let given = pool.malloc(3500 * MIB, 0).is_some();
+        (given, pool.figures.reserved_bytes / MIB, pool.figures.failures)
+    };
+    assert_eq!(run("throw_on_npumalloc_oom:True", None), (false, 7410, 1));
+    assert!(run("throw_on_npumalloc_oom:False", None).0);
+    assert_eq!(run("throw_on_npumalloc_oom:True", Some(0.5)), (false, 3204, 1));
+}
+
 /// Half of 200 MiB: a segment of 92 MiB fits, one of 12 more does not, and does when the limit is raised. A limit that the user asks about stays.
 #[test]
 fn scripts_limit_themselves() {

@@ -53,6 +53,7 @@ const MAIN: Option<Release> = Some(Release::TorchMain);
 
 const LOCK: &str = "other threads go on while the driver is asked; requests keep their order here";
 const HOST: &str = "of host memory: changes nothing here";
+const EARLY: &str = "beyond the fraction the driver is not asked";
 const RESERVE: &str = "addresses of an expandable segment";
 
 /// Keys that affect the model, and those that do not.
@@ -130,14 +131,12 @@ pub static KEYS: &[Key] = &[
         "segment of requests of 1 to 10 MiB, and page of expandable segments",
         large_segment,
     ),
-    key("per_process_memory_fraction", None, T2_14, "the memory fraction of the process", |settings, value| {
+    key("per_process_memory_fraction", NEXT, T2_14, "the memory fraction of the process", |settings, value| {
         settings.fraction = Some(part(value)?);
         Ok(())
     }),
-    key("throw_on_cudamalloc_oom", None, T2_14, "beyond the fraction the driver is not asked", |settings, value| {
-        settings.rejects_early = truth(value)?;
-        Ok(())
-    }),
+    key("throw_on_cudamalloc_oom", None, T2_14, EARLY, early),
+    key("throw_on_npumalloc_oom", NEXT, None, EARLY, early),
     key("backend", None, T2_9, "native: this allocator", |_, value| match value {
         "native" => Ok(()),
         "cudaMallocAsync" | "hipMallocAsync" => Err("is the driver's own pool, which is not modelled".to_owned()),
@@ -158,10 +157,10 @@ pub static KEYS: &[Key] = &[
         1..=128 => Ok(()),
         _ => Err("has to be a power of two up to 128".to_owned()),
     }),
-    key("pinned_reserve_segment_size_mb", None, T2_14, HOST, |_, value| number_from(value, 1, u64::MAX).map(drop)),
+    key("pinned_reserve_segment_size_mb", NEXT, T2_14, HOST, |_, value| number_from(value, 1, u64::MAX).map(drop)),
     key("pinned_free_catch_all", None, T2_14, HOST, flag),
-    key("pinned_max_round_threshold_mb", None, T2_14, HOST, |_, value| number(value).map(drop)),
-    key("pinned_max_cached_size_mb", None, T2_14, HOST, |_, value| number(value).map(drop)),
+    key("pinned_max_round_threshold_mb", NEXT, T2_14, HOST, |_, value| number(value).map(drop)),
+    key("pinned_max_cached_size_mb", NEXT, T2_14, HOST, |_, value| number(value).map(drop)),
 ];
 
 const fn key(
@@ -172,6 +171,11 @@ const fn key(
     set: Set,
 ) -> Key {
     Key { name, npu_since, cuda_since, about, set }
+}
+
+fn early(settings: &mut Settings, value: &str) -> Result<(), String> {
+    settings.rejects_early = truth(value)?;
+    Ok(())
 }
 
 /// True or False, without an effect on the model.

@@ -97,6 +97,10 @@ fn releases_know_their_settings() {
     assert!(Settings::parse(text, Release::V26_0).is_ok());
     assert!(reason(text, Release::TorchMain).contains("CUDA's allocator has no"));
     assert!(reason("release_lock_on_cudamalloc:True", Release::Next).contains("of CUDA's allocator"));
+    let text = "throw_on_npumalloc_oom:True,per_process_memory_fraction:0.5,pinned_max_cached_size_mb:10";
+    let early = Settings::parse(text, Release::Next).expect("known since 2.13");
+    assert_eq!((early.rejects_early, early.fraction), (true, Some(0.5)));
+    assert!(reason("throw_on_npumalloc_oom:True", Release::V26_1).contains("it came with master"));
     // In CUDA's allocator both may be set.
     let both = "expandable_segments:True,max_split_size_mb:64";
     assert!(Settings::parse(both, Release::TorchMain).is_ok());

@@ -79,11 +79,13 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         fields: &[(Field::Size, Fetch::arg(1))],
         ..PTA
     },
-    // void NpuCachingAllocator::emptyCache(MempoolId_t mempool_id): `torch.accelerator.empty_cache()`.
+    // void NpuCachingAllocator::emptyCache(MempoolId_t mempool_id): `torch.accelerator.empty_cache()`; with a number where a
+    // pool of the program's own goes.
     ProbeSpec {
         symbol: "NpuCachingAllocator::emptyCache",
         locator: Some(Locator::PtaEmptyCache),
         meaning: CallKind::Pool(PoolCall::EmptyCache),
+        fields: &[(Field::PoolFirst, Fetch::arg(1)), (Field::PoolSecond, Fetch::arg(2))],
         ..PTA
     },
     // PyObject *THNPModule_emptyCache(PyObject *self, PyObject *noargs): `torch.npu.empty_cache()`, also where there is nothing to give back.
