@@ -92,6 +92,7 @@ pub(super) fn while_captured(out: &mut Out<'_, '_>) {
     for failed in failed(out.facts).iter().filter(|failed| is_capture(failed.oom.stacks)) {
         let missing = match failed.oom.cause {
             Cause::Full { missing_bytes, .. } => format!("; up to {} was missing", rounded(missing_bytes.into())),
+            Cause::Limit { .. } => "; the pool has a limit of its own".to_owned(),
             Cause::NotGiven { .. } | Cause::Fragmented { .. } => String::new(),
         };
         let text = format!("{} while graphs were captured{missing}.", failed.asked());
@@ -165,7 +166,7 @@ pub(super) fn in_pieces(out: &mut Out<'_, '_>) {
                 let says = failed.fragmented(out.facts, unused_bytes, largest_bytes);
                 out.say(Rule::OomFragmented, says);
             }
-            Cause::Fragmented { .. } | Cause::Full { .. } => {}
+            Cause::Fragmented { .. } | Cause::Limit { .. } | Cause::Full { .. } => {}
         }
     }
 }

@@ -338,6 +338,9 @@ fn write_cause(page: &mut Page, failed: &FailedRequest, advice: Option<&Advised>
             let largest = largest_bytes.map(|largest| format!(", largest {}", size(largest))).unwrap_or_default();
             format!("fragmentation: {} is cached in pieces{largest}", size(unused_bytes))
         }
+        Cause::Limit { unused_bytes } => {
+            format!("the pool's own limit (memory fraction); {} is cached", size(unused_bytes))
+        }
         Cause::Full { missing_bytes, unused_bytes: 0 } => {
             format!("no pool has unused memory; up to {} is missing", size(missing_bytes))
         }

@@ -133,7 +133,7 @@ impl Process {
     /// Ends all open state: requests have failed for good, blocks have ended for this cause.
     pub(super) fn is_over(&mut self, at: At, cause: FreeCause, shared: &mut Shared) {
         let mut turn = Turn::of_no_call(at, &mut self.home, shared);
-        self.pools.all_refused(&mut turn);
+        self.pools.all_refused(&mut turn, &mut self.failing);
         self.failing.all_failed(&mut turn);
         turn.free_all(cause);
     }
@@ -150,7 +150,12 @@ impl Process {
         failing.before(&effect, turn);
         match effect {
             Effect::Memory(effect) => memory.apply(&effect, turn, failing),
-            Effect::Failing(effect) => failing.apply(&effect, turn),
+            Effect::Failing(effect) => {
+                if effect.is_query() {
+                    pools.memory_queried(turn);
+                }
+                failing.apply(&effect, turn);
+            }
             Effect::Runtime(effect) => runtime::apply(effect, turn),
             Effect::Launch(effect) => launches.apply(effect, turn),
             Effect::Mstx(effect) => mstx.apply(effect, turn, pools, failing),

@@ -320,7 +320,6 @@ impl CallKind {
                     | MemoryCall::Pin
                     | MemoryCall::Unpin
             ),
-            Self::Failing(call) => !matches!(call, FailingCall::MemoryInfo),
             Self::Launch(call) => matches!(call, LaunchCall::Launch),
             Self::Mstx(call) => matches!(
                 call,
@@ -331,7 +330,7 @@ impl CallKind {
                     | MstxCall::RegionUnregister
             ),
             Self::Pool(call) => matches!(call, PoolCall::Alloc | PoolCall::Free | PoolCall::Report),
-            Self::Atb(_) => true,
+            Self::Failing(_) | Self::Atb(_) => true,
             Self::Torch(call) => !matches!(call, TorchCall::Catch),
             Self::Runtime(_) | Self::Script(_) | Self::Watch(_) => false,
         }

@@ -50,6 +50,23 @@ fn assert_kept(marked: bool) {
     println!("kept in lists, marked: {marked}, torch_npu {}: {found:?}", version_name());
 }
 
+/// Requests beyond the memory fraction fail without a call of the driver: each is found, and no other; the query of the free memory between them is none.
+#[test]
+fn requests_beyond_the_fraction_are_found() {
+    let run = Program::new("limited.py").traced_with(&["--analysis=auto", "--json"]).0;
+    let refused: Vec<u64> = run.stdout.lines().filter_map(|line| line.strip_prefix("refused ")?.parse().ok()).collect();
+    assert_eq!(refused, [800, 900, 2000].map(|mib: u64| mib << 20), "{}", run.stdout);
+    let document = run.json();
+    let failed: Vec<&Value> =
+        document["findings"].as_array().expect("findings").iter().filter(|found| found["finding"] == "oom").collect();
+    let said: Vec<u64> = failed.iter().filter_map(|found| found["size_bytes"].as_u64()).collect();
+    assert_eq!(said, refused, "{failed:#?}");
+    for found in failed {
+        assert_eq!(found["cause"]["kind"], "limit", "{found:#}");
+        assert!(found["stacks"].to_string().contains("limited.py(12): tensor"), "{found:#}");
+    }
+}
+
 #[test]
 fn lists_are_found_by_marked_steps() {
     assert_kept(true);

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::PoolAtOom;
+use crate::model::Pool;
 
 /// Why there was no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
@@ -21,6 +22,11 @@ pub enum Cause {
         /// The largest free piece; `null` if unknown.
         largest_bytes: Option<u64>,
     },
+    /// The pool did not ask the driver: the request is beyond its own limit, a memory fraction for instance.
+    Limit {
+        /// Bytes that the pools do not use.
+        unused_bytes: u64,
+    },
     /// There is not enough memory.
     Full {
         /// Bytes that the request lacks even if the pools gave back all that they do not use.
@@ -31,9 +37,12 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// For a request of this size, from the state of the pools then.
-    pub(crate) fn of(size_bytes: u64, pools: &[PoolAtOom]) -> Self {
+    /// For a request of this size that failed at this pool, from the state of the pools then.
+    pub(crate) fn of(at: Pool, size_bytes: u64, pools: &[PoolAtOom]) -> Self {
         let unused_bytes = pools.iter().map(PoolAtOom::unused_bytes).fold(0, u64::saturating_add);
+        if !at.is_base() {
+            return Self::Limit { unused_bytes };
+        }
         let largest_bytes = pools.iter().filter_map(|pool| pool.largest_free_bytes).max();
         match largest_bytes {
             Some(largest_bytes) if largest_bytes >= size_bytes => Self::NotGiven { largest_bytes },
@@ -73,8 +82,9 @@ mod tests {
             (450, Cause::Fragmented { unused_bytes, largest_bytes }),
             (451, Cause::Full { missing_bytes: 1, unused_bytes }),
         ] {
-            assert_eq!(Cause::of(asked, &pools), cause, "{asked}");
+            assert_eq!(Cause::of(pools::HAL, asked, &pools), cause, "{asked}");
         }
-        assert_eq!(Cause::of(9, &[]), Cause::Full { missing_bytes: 9, unused_bytes: 0 });
+        assert_eq!(Cause::of(pools::PTA, 9, &pools), Cause::Limit { unused_bytes: 450 });
+        assert_eq!(Cause::of(pools::HAL, 9, &[]), Cause::Full { missing_bytes: 9, unused_bytes: 0 });
     }
 }

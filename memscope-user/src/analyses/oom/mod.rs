@@ -265,7 +265,7 @@ impl OomAnalysis {
             stacks: event.stacks,
             attempts: failed.attempt,
             retries,
-            cause: Cause::of(failed.size_bytes, &pools),
+            cause: Cause::of(failed.pool, failed.size_bytes, &pools),
             pools,
             unused_bytes,
             missing_bytes: failed.size_bytes.saturating_sub(unused_bytes),

@@ -73,6 +73,11 @@ fn write_cause(cause: Cause, out: &mut dyn Write) -> io::Result<()> {
             "The request would fit into what the pools hold and do not use ({}), were that in one piece: memory is fragmented.",
             size(unused_bytes)
         ),
+        Cause::Limit { unused_bytes } => writeln!(
+            out,
+            "The pool did not ask the driver: the request is beyond its own limit, a memory fraction for instance. {} in pools was unused.",
+            size(unused_bytes)
+        ),
         Cause::Full { unused_bytes: 0, .. } => Ok(()),
         Cause::Full { missing_bytes, unused_bytes } => writeln!(
             out,
@@ -164,7 +169,7 @@ mod tests {
             stacks: Stacks::default(),
             attempts: 2,
             retries: vec![Retry { time_ns: 3, given_back_bytes: 64 << 20 }],
-            cause: Cause::of(size_bytes, std::slice::from_ref(&pool)),
+            cause: Cause::of(pools::HAL, size_bytes, std::slice::from_ref(&pool)),
             pools: vec![pool],
             unused_bytes: 400,
             missing_bytes: size_bytes.saturating_sub(400),

@@ -84,7 +84,7 @@ pub(super) fn oom(size_bytes: u64, unused_bytes: u64, largest_free_bytes: u64) -
         stacks: python(&["oom.py(6): prefill"]),
         attempts: 2,
         retries: Vec::new(),
-        cause: Cause::of(size_bytes, &pools),
+        cause: Cause::of(crate::backend::ascend::pools::HAL, size_bytes, &pools),
         pools,
         unused_bytes,
         missing_bytes: size_bytes.saturating_sub(unused_bytes),

@@ -50,7 +50,7 @@ fn expandable_segments_are_in_force() {
 fn unknown_pieces_are_not_judged() {
     let mut unknown = oom(80 * MIB, 100 * MIB, 0);
     unknown.pools[0].largest_free_bytes = None;
-    unknown.cause = Cause::of(unknown.size_bytes, &unknown.pools);
+    unknown.cause = Cause::of(crate::backend::ascend::pools::HAL, unknown.size_bytes, &unknown.pools);
     assert_eq!(rules(&[unknown.into()]), []);
 }
 

@@ -394,7 +394,7 @@ fn oom(size_bytes: u64, largest_free_bytes: u64) -> Finding {
         stacks: python(&["oom.py(6): prefill"]),
         attempts: 2,
         retries: Vec::new(),
-        cause: Cause::of(size_bytes, std::slice::from_ref(&pool)),
+        cause: Cause::of(pools::HAL, size_bytes, std::slice::from_ref(&pool)),
         pools: vec![pool],
         unused_bytes: 100 << 20,
         missing_bytes: size_bytes.saturating_sub(100 << 20),

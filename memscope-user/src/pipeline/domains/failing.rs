@@ -48,6 +48,13 @@ pub(in crate::pipeline) enum Effect {
     MemoryInfo(Option<DeviceMemory>),
 }
 
+impl Effect {
+    /// Whether the thread queries the free memory.
+    pub(in crate::pipeline) const fn is_query(&self) -> bool {
+        matches!(self, Self::MemoryInfo(_))
+    }
+}
+
 /// An allocation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pipeline) struct Failure {
@@ -240,6 +247,33 @@ impl Failing {
         let (request, attempt, out_of_memory) = (self.number(), 1, true);
         let failed = AllocFailed { pool, size_bytes, status, flags, caller, out_of_memory, request, attempt };
         turn.emit(device.unwrap_or_else(|| turn.device()), EventKind::AllocFailed(failed));
+    }
+
+    /// Requests that have failed so far.
+    pub(super) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// A pool has refused a request for good, without a call of the driver: beyond the memory fraction, for instance. `stacks` are those of the
+    /// request.
+    pub(super) fn refused_by_pool(
+        &mut self,
+        (pool, caller, size_bytes): (Pool, Name, u64),
+        stacks: Stacks,
+        turn: &mut Turn<'_>,
+    ) {
+        let (tid, device) = (turn.at.tid, turn.device());
+        if !known_or_room(&mut self.threads, tid) {
+            return;
+        }
+        self.threads.entry(tid).or_default();
+        let (request, caller) = (self.number(), Some(caller));
+        let failed =
+            AllocFailed { pool, size_bytes, status: 0, flags: 0, caller, out_of_memory: true, request, attempt: 1 };
+        let turn = &mut turn.with(At { stacks, ..turn.at });
+        turn.emit(device, EventKind::AllocFailed(failed));
+        self.write_obituary(device, failed, turn);
+        self.failed_for_good(tid, turn);
     }
 
     /// A number for a request.

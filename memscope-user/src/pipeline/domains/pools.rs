@@ -15,7 +15,7 @@ use crate::backend::{Backend, PoolChange, PoolWord};
 use crate::decode::Phase;
 use crate::model::{
     Asked, BlockReturned, Device, EventKind, Figures, Fraction, FreeCause, Graph, GraphChange, Name, OwnPool, OwnRules,
-    Pool, PoolRefused, PoolSet,
+    Pool, PoolRefused, PoolSet, Stacks,
 };
 use crate::probes::{Field, PoolCall, RowInfo};
 
@@ -30,7 +30,7 @@ pub(in crate::pipeline) enum Effect {
     /// A pool reports a block.
     Report(PoolReport),
     /// The thread requests this size from a pool.
-    Request { size_bytes: u64 },
+    Request { pool: Pool, caller: Name, size_bytes: u64 },
     /// The program has the pool give unused memory back.
     EmptyCache,
     /// The program changes settings.
@@ -96,7 +96,11 @@ pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
             stream: None,
         }),
         (PoolCall::Report, _) => pool_report(call)?,
-        (PoolCall::Request, _) => Effect::Request { size_bytes: call.field(Field::Size)? },
+        (PoolCall::Request, _) => Effect::Request {
+            pool: call.backend.pool_of_framework(call.probe.info.pool.as_deref()).ok_or(Unusable)?,
+            caller: call.probe.symbol,
+            size_bytes: call.field(Field::Size)?,
+        },
         // Of one pool of its own, which gives back what the program does not use any more: no blocks of others.
         (PoolCall::EmptyCache, _) if own_pool(call).is_ok_and(|pool| pool != ALL_POOLS) => return Ok(None),
         (PoolCall::EmptyCache, _) => Effect::EmptyCache,
@@ -197,8 +201,14 @@ fn pool_report(call: &RawCall<'_>) -> Result<Effect, Unusable> {
 /// A request to a pool without an answer yet.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
+    pool: Pool,
+    caller: Name,
     size_bytes: u64,
     time_ns: u64,
+    /// Failures of the process before it.
+    failures: u64,
+    /// Where the thread then queried the free memory: for an expandable segment, or for the message of its error.
+    queried: Option<Stacks>,
 }
 
 /// Pools of one process.
@@ -231,9 +241,9 @@ impl Pools {
     pub(in crate::pipeline) fn apply(&mut self, effect: &Effect, turn: &mut Turn<'_>, failing: &mut Failing) {
         match *effect {
             Effect::Report(ref report) => self.function_reported(report, turn, failing),
-            Effect::Request { size_bytes } => self.asked(size_bytes, turn),
+            Effect::Request { pool, caller, size_bytes } => self.asked((pool, caller, size_bytes), turn, failing),
             Effect::EmptyCache => {
-                self.refused(turn);
+                self.refused(turn, failing);
                 turn.emit(Device::None, EventKind::CacheEmptied);
             }
             Effect::Settings { ref text } => {
@@ -253,30 +263,46 @@ impl Pools {
     }
 
     /// The thread requests a block. An earlier request of it without an answer has failed.
-    fn asked(&mut self, size_bytes: u64, turn: &mut Turn<'_>) {
-        self.refused(turn);
-        let time_ns = turn.at.time_ns;
-        self.wanted.insert(turn.at.tid, Wanted { size_bytes, time_ns });
+    fn asked(&mut self, (pool, caller, size_bytes): (Pool, Name, u64), turn: &mut Turn<'_>, failing: &mut Failing) {
+        self.refused(turn, failing);
+        let (time_ns, failures) = (turn.at.time_ns, failing.count());
+        self.wanted.insert(turn.at.tid, Wanted { pool, caller, size_bytes, time_ns, failures, queried: None });
     }
 
-    /// The thread's open request has ended without a block. Nothing is reported of one for no bytes.
-    fn refused(&mut self, turn: &mut Turn<'_>) {
+    /// The thread queries the free memory of its device.
+    pub(in crate::pipeline) fn memory_queried(&mut self, turn: &Turn<'_>) {
         if let Some(wanted) = self.wanted.remove(&turn.at.tid) {
-            Self::refuse(wanted, turn);
+            // The program may query it later, too.
+            let queried = wanted.queried.or(Some(turn.at.stacks));
+            self.wanted.insert(turn.at.tid, Wanted { queried, ..wanted });
         }
     }
 
-    fn refuse(Wanted { size_bytes, time_ns }: Wanted, turn: &mut Turn<'_>) {
-        if size_bytes > 0 {
-            turn.emit(turn.device(), EventKind::PoolRefused(PoolRefused { size_bytes, asked_ns: time_ns }));
+    /// The thread's open request has ended without a block. Nothing is reported of one for no bytes.
+    fn refused(&mut self, turn: &mut Turn<'_>, failing: &mut Failing) {
+        if let Some(wanted) = self.wanted.remove(&turn.at.tid) {
+            self.refuse(wanted, turn, failing);
+        }
+    }
+
+    fn refuse(&self, wanted: Wanted, turn: &mut Turn<'_>, failing: &mut Failing) {
+        let Wanted { pool, caller, size_bytes, time_ns, failures, queried } = wanted;
+        if size_bytes == 0 {
+            return;
+        }
+        turn.emit(turn.device(), EventKind::PoolRefused(PoolRefused { size_bytes, asked_ns: time_ns }));
+        // The pool did not ask the driver. The query is for the text of its error; without one the thread may have been killed.
+        let is_own = failures == failing.count() && !self.ignores(pool);
+        if let Some(stacks) = queried.filter(|_| is_own) {
+            failing.refused_by_pool((pool, caller, size_bytes), stacks, turn);
         }
     }
 
     /// All open requests have ended: the process has.
-    pub(in crate::pipeline) fn all_refused(&mut self, turn: &mut Turn<'_>) {
+    pub(in crate::pipeline) fn all_refused(&mut self, turn: &mut Turn<'_>, failing: &mut Failing) {
         for (tid, wanted) in self.wanted.take_all() {
             let at = At::new(turn.at.time_ns, tid);
-            Self::refuse(wanted, &mut turn.with(at));
+            self.refuse(wanted, &mut turn.with(at), failing);
         }
     }
 
@@ -333,7 +359,7 @@ impl Pools {
         }
         match report.change {
             PoolChange::Alloc => self.allocated(key, report, turn, failing),
-            PoolChange::Free => self.freed(key, report, turn),
+            PoolChange::Free => self.freed(key, report, turn, failing),
             PoolChange::Returned => self.returned(key, report, turn),
         }
     }
@@ -357,10 +383,10 @@ impl Pools {
         turn.hand_out(key, &NewBlock { requested_bytes, asked, ..new }, totals);
     }
 
-    fn freed(&mut self, key: Key, report: &PoolReport, turn: &mut Turn<'_>) {
+    fn freed(&mut self, key: Key, report: &PoolReport, turn: &mut Turn<'_>, failing: &mut Failing) {
         // Workspaces may go for the sake of the request itself.
         if report.pool.is_framework() {
-            self.refused(turn);
+            self.refused(turn, failing);
         }
         match turn.free(key, FreeCause::Program, report.totals) {
             Some(live) if !live.returned => self.leaving.insert(key, live.block.allocation_id),

@@ -261,3 +261,40 @@ fn requests_without_an_answer() {
     numbers.dedup();
     assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
 }
+
+/// A request without an answer has failed for good if its thread then queried the free memory, for the text of its error, and the driver refused
+/// nothing meanwhile: of 700 and, at the end, of 600. Not so one without a query (900), one for zero bytes, and one that the driver refused (500).
+#[test]
+fn requests_that_the_pool_refuses() {
+    const ASK: &str = "NpuCachingAllocator::allocate";
+    let query = |time_ns| main(time_ns).entered("aclrtGetMemInfo", &[]);
+    let records = [
+        main(1).entered(ASK, &[700]),
+        query(2),
+        query(3),
+        main(4).entered(ASK, &[300]),
+        main(5).pta((CACHING, MALLOC), 0x100, 512, [512, 2048, 512]),
+        main(6).entered(ASK, &[0]),
+        query(7),
+        main(8).entered(ASK, &[900]),
+        main(9).entered(ASK, &[500]),
+        main(10).returned("aclrtMallocPhysical", 207_001, &[500]),
+        query(11),
+        query(12),
+        main(13).entered(ASK, &[600]),
+        query(14),
+    ];
+    let (mut of_pool, mut for_good) = (Vec::new(), Vec::new());
+    for event in events(&records) {
+        match event.kind {
+            EventKind::AllocFailed(failed) if !failed.pool.is_base() => {
+                let caller = failed.caller.map(Name::as_str);
+                of_pool.push((failed.pool, failed.size_bytes, failed.attempt, caller));
+            }
+            EventKind::OutOfMemory(OutOfMemory::Trigger(failed)) => for_good.push((failed.size_bytes, failed.request)),
+            _ => {}
+        }
+    }
+    assert_eq!(of_pool, [700, 600].map(|size| (pools::PTA, size, 1, Some("NpuCachingAllocator__allocate"))));
+    assert_eq!(for_good, [(700, 1), (500, 2), (600, 3)]);
+}

@@ -61,7 +61,7 @@ function advice() {
   }), ...(found.length && D.cards_left_out ? [el("div", "hint", W.moreCards(count(D.cards_left_out)))] : []));
 }
 // Why a request failed, as far as it is known.
-const sayFailed = p => !p.cause ? "" : { full: c => W.oomShort(bytes(c.unused_bytes), bytes(c.missing_bytes)), fragmented: c => W.oomPieces(bytes(c.unused_bytes)), not_given: c => W.oomNotGiven(bytes(c.largest_bytes)) }[p.cause.kind](p.cause);
+const sayFailed = p => !p.cause ? "" : { full: c => W.oomShort(bytes(c.unused_bytes), bytes(c.missing_bytes)), fragmented: c => W.oomPieces(bytes(c.unused_bytes)), not_given: c => W.oomNotGiven(bytes(c.largest_bytes)), limit: c => W.oomLimit(bytes(c.unused_bytes)) }[p.cause.kind](p.cause);
 function sayPlace(c, p) {
   if (c.check === "oom") return [bytes(p.bytes), sayFailed(p)].filter(Boolean).join(": ");
   if (p.undecided) return W.openText(bytes(p.bytes), count(p.blocks)) + (locale === "en" && p.undecided !== "growth" ? ` ${p.undecided}.` : "");
