@@ -5,6 +5,7 @@ use memscope::analyses::{self, Analysis};
 /// Servers of each case, and training programs.
 const SEEDS: u64 = 40;
 const LESSONS: u64 = 60;
+
 /// How much is run, and what is printed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {

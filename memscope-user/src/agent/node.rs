@@ -209,7 +209,7 @@ impl<S: Source> Node<S> {
         self.read_aside(&account, is_new.then_some(minute as u32), now);
         self.write_bundles(&account);
         self.keep_evidence(minutes, level, minute as u32, now);
-        let own = self.own_samples(&account);
+        let own = self.own_samples(&account, now);
         self.otlp.suspect(&account, &self.targets);
         let targets = self.add_aside(&mut account);
         let mut samples = self.fold.samples(&account, &targets, now_ns, self.config.metrics.per_process);
@@ -335,7 +335,7 @@ impl<S: Source> Node<S> {
     }
 
     /// Samples about the agent itself.
-    fn own_samples(&self, account: &Account) -> Vec<Sample> {
+    fn own_samples(&self, account: &Account, now: Instant) -> Vec<Sample> {
         let whole = |family, label: Option<(&'static str, &str)>, number| {
             let labels = label.map(|(name, value)| (name, value.to_owned())).into_iter().collect();
             Sample::whole(family, labels, number)
@@ -358,7 +358,7 @@ impl<S: Source> Node<S> {
             whole("memscope_bundles", Some(("result", "error")), self.bundles_failed),
             info(),
         ];
-        samples.extend(self.aside.samples());
+        samples.extend(self.aside.samples(now));
         samples.extend(self.evidence.iter().flat_map(Evidence::samples));
         samples.extend(self.meter.samples());
         samples.push(Sample::real("memscope_agent_budget_ratio", Vec::new(), self.config.budget.cores));

@@ -150,12 +150,7 @@ impl Process {
         failing.before(&effect, turn);
         match effect {
             Effect::Memory(effect) => memory.apply(&effect, turn, failing),
-            Effect::Failing(effect) => {
-                if effect.is_query() {
-                    pools.memory_queried(turn);
-                }
-                failing.apply(&effect, turn);
-            }
+            Effect::Failing(effect) => failing.apply(&effect, turn, pools),
             Effect::Runtime(effect) => runtime::apply(effect, turn),
             Effect::Launch(effect) => launches.apply(effect, turn),
             Effect::Mstx(effect) => mstx.apply(effect, turn, pools, failing),

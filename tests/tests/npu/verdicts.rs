@@ -57,8 +57,7 @@ fn requests_beyond_the_fraction_are_found() {
     let refused: Vec<u64> = run.stdout.lines().filter_map(|line| line.strip_prefix("refused ")?.parse().ok()).collect();
     assert_eq!(refused, [800, 900, 2000].map(|mib: u64| mib << 20), "{}", run.stdout);
     let document = run.json();
-    let failed: Vec<&Value> =
-        document["findings"].as_array().expect("findings").iter().filter(|found| found["finding"] == "oom").collect();
+    let failed = of_kind(&document, "oom");
     let said: Vec<u64> = failed.iter().filter_map(|found| found["size_bytes"].as_u64()).collect();
     assert_eq!(said, refused, "{failed:#?}");
     for found in failed {

@@ -26,8 +26,6 @@ pub(super) struct Aside {
     series: BTreeMap<SeriesKey, Series>,
     /// When the pool of each was read last.
     read_at: BTreeMap<u32, Instant>,
-    /// Age of the oldest of these on the last page.
-    oldest: Option<Duration>,
     read: u64,
     failed: u64,
 }
@@ -83,7 +81,6 @@ impl Aside {
                 self.series.entry(key).or_default().read(sums);
             }
         }
-        self.oldest = self.read_at.values().min().map(|at| now.saturating_duration_since(*at));
     }
 
     /// A minute is over: what they hold becomes a point of their growth.
@@ -108,13 +105,12 @@ impl Aside {
         }
     }
 
-    pub(super) fn samples(&self) -> impl Iterator<Item = Sample> {
+    pub(super) fn samples(&self, now: Instant) -> impl Iterator<Item = Sample> {
         let counts = [("ok", self.read), ("error", self.failed)].map(|(result, count)| {
             Sample::whole("memscope_agent_pool_readings", vec![("result", result.to_owned())], count)
         });
-        let age = self
-            .oldest
-            .map(|age| Sample::real("memscope_agent_pool_reading_age_seconds", Vec::new(), age.as_secs_f64()));
+        let oldest = self.read_at.values().min().map(|at| now.saturating_duration_since(*at).as_secs_f64());
+        let age = oldest.map(|age| Sample::real("memscope_agent_pool_reading_age_seconds", Vec::new(), age));
         counts.into_iter().chain(age)
     }
 }

@@ -40,6 +40,11 @@ impl Held {
         self.used_bytes == 0 && self.span.pool.gives_back()
     }
 
+    /// Its size if the pool gives it back.
+    const fn returnable_bytes(&self) -> u128 {
+        if self.is_returnable() { self.size_bytes() as u128 } else { 0 }
+    }
+
     /// Not handed out. Blocks of a damaged input lie on each other, and have more bytes than there are.
     pub(super) const fn free_bytes(&self) -> u64 {
         self.size_bytes().saturating_sub(self.used_bytes)
@@ -177,7 +182,7 @@ impl Space {
         let held = Held { span, used_bytes: 0 };
         let tally = self.pools.entry(of).or_default();
         tally.total_bytes += u128::from(held.size_bytes());
-        tally.returnable_bytes += if held.is_returnable() { u128::from(held.size_bytes()) } else { 0 };
+        tally.returnable_bytes += held.returnable_bytes();
         self.spans.insert(place.start, held);
         self.add_free(place);
         of
@@ -190,20 +195,19 @@ impl Space {
         self.spans.remove(&start);
         let tally = self.pools.entry(of).or_default();
         tally.total_bytes -= u128::from(held.size_bytes());
-        tally.returnable_bytes -= if held.is_returnable() { u128::from(held.size_bytes()) } else { 0 };
+        tally.returnable_bytes -= held.returnable_bytes();
         Some(of)
     }
 
     fn hand_out(&mut self, place: Range<u64>) -> Option<Place> {
         let size_bytes = place.end - place.start;
         let held = self.spans.range_mut(..=place.start).next_back()?.1;
-        let was_returnable = held.is_returnable();
+        let returnable_before = held.returnable_bytes();
         held.used_bytes = held.used_bytes.saturating_add(size_bytes);
         let of = (held.span.device, held.span.pool);
         let tally = self.pools.entry(of).or_default();
         tally.used_bytes += u128::from(size_bytes);
-        tally.returnable_bytes -=
-            if was_returnable && !held.is_returnable() { u128::from(held.size_bytes()) } else { 0 };
+        tally.returnable_bytes -= returnable_before - held.returnable_bytes();
         self.remove_free(&place);
         Some(of)
     }
@@ -211,13 +215,12 @@ impl Space {
     fn take_back(&mut self, place: Range<u64>) -> Option<Place> {
         let size_bytes = place.end - place.start;
         let held = self.spans.range_mut(..=place.start).next_back()?.1;
-        let was_returnable = held.is_returnable();
+        let returnable_before = held.returnable_bytes();
         held.used_bytes = held.used_bytes.saturating_sub(size_bytes);
         let of = (held.span.device, held.span.pool);
         let tally = self.pools.entry(of).or_default();
         tally.used_bytes -= u128::from(size_bytes);
-        tally.returnable_bytes +=
-            if held.is_returnable() && !was_returnable { u128::from(held.size_bytes()) } else { 0 };
+        tally.returnable_bytes += held.returnable_bytes() - returnable_before;
         self.add_free(place);
         Some(of)
     }

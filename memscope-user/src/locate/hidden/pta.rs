@@ -145,20 +145,22 @@ impl<'a> Search<'a> {
 
     /// One of the allocator's virtual functions. That it leads to the report of blocks is what shows that it is the one.
     pub(super) fn virtual_function(&self, which: Virtual) -> Result<(Function, Evidence), NotLocated> {
-        let entry = match which {
-            Virtual::Allocate => ALLOCATE,
-            Virtual::RawAlloc => self.first_of_three()? + 1,
-            Virtual::RawAllocWithStream => self.first_of_three()? + 2,
-        };
-        self.reporting(entry)
+        match which {
+            Virtual::Allocate => self.reporting(ALLOCATE),
+            Virtual::RawAlloc => self.at(self.first_of_three()? + 1),
+            Virtual::RawAllocWithStream => self.at(self.first_of_three()? + 2),
+        }
     }
 
     /// The function at an entry, which leads to the report of blocks.
     fn reporting(&self, entry: usize) -> Result<(Function, Evidence), NotLocated> {
+        let (function, evidence) = self.at(entry)?;
+        if self.is_reporting(function) { Ok((function, evidence)) } else { Err(NotLocated::NotAllocating { entry }) }
+    }
+
+    /// The function at an entry, unchecked.
+    fn at(&self, entry: usize) -> Result<(Function, Evidence), NotLocated> {
         let function = self.table().get(entry).copied().flatten().ok_or(NotLocated::NoEntry { entry })?;
-        if !self.is_reporting(function) {
-            return Err(NotLocated::NotAllocating { entry });
-        }
         Ok((function, Evidence { entry: Some(entry), allocator: Checked::Agrees, ..Evidence::NONE }))
     }
 

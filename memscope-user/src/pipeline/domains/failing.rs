@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use super::super::rows::RawCall;
 use super::super::turn::{At, Turn};
+use super::pools::Pools;
 use super::{Interpreted, mstx};
 use crate::decode::Phase;
 use crate::hash::HashMap;
@@ -46,13 +47,6 @@ pub(in crate::pipeline) enum Effect {
     FailedForGood(Failure),
     /// The thread queries the free memory: pools do so when a request has failed for good. The answer, where it is known.
     MemoryInfo(Option<DeviceMemory>),
-}
-
-impl Effect {
-    /// Whether the thread queries the free memory.
-    pub(in crate::pipeline) const fn is_query(&self) -> bool {
-        matches!(self, Self::MemoryInfo(_))
-    }
 }
 
 /// An allocation that failed.
@@ -209,11 +203,12 @@ impl Failing {
         }
     }
 
-    pub(in crate::pipeline) fn apply(&mut self, effect: &Effect, turn: &mut Turn<'_>) {
+    pub(in crate::pipeline) fn apply(&mut self, effect: &Effect, turn: &mut Turn<'_>, pools: &mut Pools) {
         match effect {
             Effect::Failed(failure) => self.failed(failure, turn),
             Effect::FailedForGood(failure) => self.listed(failure, turn),
             Effect::MemoryInfo(answer) => {
+                pools.memory_queried(turn);
                 self.asked(turn);
                 if let Some(memory) = answer {
                     turn.emit(turn.device(), EventKind::DeviceMemory(*memory));

@@ -270,7 +270,7 @@ impl Pools {
     }
 
     /// The thread queries the free memory of its device.
-    pub(in crate::pipeline) fn memory_queried(&mut self, turn: &Turn<'_>) {
+    pub(super) fn memory_queried(&mut self, turn: &Turn<'_>) {
         if let Some(wanted) = self.wanted.remove(&turn.at.tid) {
             // The program may query it later, too.
             let queried = wanted.queried.or(Some(turn.at.stacks));
