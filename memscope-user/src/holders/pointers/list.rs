@@ -59,7 +59,14 @@ impl Chunks {
     fn retain(&mut self, is_kept: impl Fn(u64) -> bool) {
         let all = std::mem::take(&mut self.full).into_iter().chain([std::mem::take(&mut self.last)]);
         for mut chunk in all {
-            chunk.retain(|packed| is_kept(*packed));
+            // Not `Vec::retain`: it has a branch for each word, which no processor foresees.
+            let mut kept = 0;
+            for at in 0..chunk.len() {
+                let packed = chunk[at];
+                chunk[kept] = packed;
+                kept += usize::from(is_kept(packed));
+            }
+            chunk.truncate(kept);
             self.append(chunk);
         }
     }

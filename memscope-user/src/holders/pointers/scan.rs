@@ -12,7 +12,7 @@ use super::{
     Figures, Pointer, Pointers,
     list::List,
     numbering::{LIST_PAGES, MAX_PAGES, Numbering, Run},
-    unasked::{Unasked, UnaskedType},
+    unasked::{PageMarks, Unasked, UnaskedType},
 };
 use crate::holders::{
     deadline::Allowed,
@@ -215,7 +215,7 @@ impl Scan<'_> {
     fn has_room(&self, found: &mut Found, tidied: &mut usize) -> bool {
         let kept = |found: &Found| found.lists.iter().map(List::len).sum::<usize>();
         let used = |found: &Found| kept(found) + found.device.len() * 2;
-        if kept(found) > *tidied + *tidied / 4 + TIDIED_AT_ONCE || used(found) > self.room {
+        if kept(found) > *tidied + *tidied / 2 + TIDIED_AT_ONCE || used(found) > self.room {
             found.lists.iter_mut().for_each(|list| list.leave_out(&self.unasked));
             *tidied = kept(found);
         }
@@ -233,6 +233,7 @@ impl Scan<'_> {
             (List::new(self.numbering), 0)
         };
         let mut has_any = false;
+        let mut marks = PageMarks::default();
         for (at, word) in words.iter().enumerate() {
             let word = u64::from_le_bytes(*word);
             if word.wrapping_sub(LOWEST) >= ADDRESS_END - LOWEST {
@@ -246,12 +247,13 @@ impl Scan<'_> {
                     has_any = true;
                     list.push(self.numbering.bucket(packed), packed);
                 }
-            } else if self.types.contains(&word) && self.note_type(address, words, at, found) {
+            } else if self.types.contains(&word) && self.note_type(address, words, at, &mut marks, found) {
                 // An object's type: most of the words that are left.
             } else if word.is_multiple_of(DEVICE_ALIGN) && self.is_device(word) {
                 found.device.push(Pointer { target: word, place: address + at as u64 * 8 });
             }
         }
+        self.unasked.add(address, &marks);
         if has_any {
             list.add_page(address);
         }
@@ -260,10 +262,10 @@ impl Scan<'_> {
 
     /// Whether the word at `at` is the address of a type.
     #[inline]
-    fn note_type(&self, page: u64, words: &[[u8; 8]], at: usize, found: &mut Found) -> bool {
+    fn note_type(&self, page: u64, words: &[[u8; 8]], at: usize, marks: &mut PageMarks, found: &mut Found) -> bool {
         let word_at = |at: usize| words.get(at).map_or(0, |word| u64::from_le_bytes(*word));
         let (place, word) = (page + at as u64 * 8, word_at(at));
-        let is_unasked = self.unasked.note(place, word, at.checked_sub(1).map_or(0, word_at));
+        let is_unasked = self.unasked.note(place, word, at.checked_sub(1).map_or(0, word_at), marks);
         let is_asked = word == self.of_type;
         if is_asked && found.of_type.len() < room_of_type(word_at(at + 1)) {
             found.of_type.push(place);
