@@ -1,6 +1,7 @@
 //! Keys of the settings: allocators and releases that have them, and accepted values.
 //!
-//! For `torch_npu` the release is that of its `NPUAllocatorConfig.cpp`. For `PyTorch` sources and wheels of 2.9, 2.14 and main were looked at
+//! For `torch_npu` the release is that of the first maintenance branch with the key in its sources; some of 26.0.0 and 26.1.0 are in those for newer
+//! releases of `PyTorch` alone. For `PyTorch` sources and wheels of 2.9, 2.14 and main were looked at
 //! (`CUDAAllocatorConfig.cpp`, `AllocatorConfig.cpp`): 2.9 stands for itself and what was before, 2.14 for a key that 2.9 has not.
 
 use super::parse::{divisions, number, number_from, part, power, threshold, truth};
@@ -43,6 +44,7 @@ impl Key {
 
 const V6_0: Option<Release> = Some(Release::V6_0);
 const V7_0: Option<Release> = Some(Release::V7_0);
+const V7_2: Option<Release> = Some(Release::V7_2);
 const V7_3: Option<Release> = Some(Release::V7_3);
 const V26_0: Option<Release> = Some(Release::V26_0);
 const V26_1: Option<Release> = Some(Release::V26_1);
@@ -97,7 +99,7 @@ pub static KEYS: &[Key] = &[
         settings.round_divisions = divisions(value)?;
         Ok(())
     }),
-    key("segment_size_mb", V7_3, None, "page of expandable segments with large blocks", |settings, value| {
+    key("segment_size_mb", V7_2, None, "page of expandable segments with large blocks", |settings, value| {
         settings.large_page_bytes = number_from(value, 20, 512)? * MIB;
         Ok(())
     }),
@@ -113,7 +115,7 @@ pub static KEYS: &[Key] = &[
     ),
     key(
         "max_non_split_rounding_mb",
-        V26_1,
+        NEXT,
         T2_9,
         "how much larger than the request a block may be that is not split",
         |settings, value| {
@@ -126,12 +128,12 @@ pub static KEYS: &[Key] = &[
     ),
     key(
         "large_segment_size_mb",
-        NEXT,
+        V26_1,
         T2_14,
         "segment of requests of 1 to 10 MiB, and page of expandable segments",
         large_segment,
     ),
-    key("per_process_memory_fraction", NEXT, T2_14, "the memory fraction of the process", |settings, value| {
+    key("per_process_memory_fraction", V26_1, T2_14, "the memory fraction of the process", |settings, value| {
         settings.fraction = Some(part(value)?);
         Ok(())
     }),
@@ -145,19 +147,19 @@ pub static KEYS: &[Key] = &[
     key("graph_capture_record_stream_reuse", None, T2_9, "of captured graphs: changes nothing here", flag),
     key("expandable_segments_reserve", None, MAIN, RESERVE, |_, _| Err("is not modelled".to_owned())),
     key("expandable_segments_reserve_by_class", None, MAIN, RESERVE, |_, _| Err("is not modelled".to_owned())),
-    key("release_lock_on_npumalloc", V26_1, None, LOCK, flag),
+    key("release_lock_on_npumalloc", NEXT, None, LOCK, flag),
     key("release_lock_on_cudamalloc", None, T2_9, LOCK, flag),
     key("release_lock_on_hipmalloc", None, T2_9, LOCK, flag),
-    key("pinned_use_background_threads", V7_3, T2_9, HOST, flag),
-    key("pin_memory_expandable_segments", V26_0, None, HOST, flag),
-    key("pinned_mem_register", V7_3, None, HOST, flag),
+    key("pinned_use_background_threads", V26_0, T2_9, HOST, flag),
+    key("pin_memory_expandable_segments", V7_3, None, HOST, flag),
+    key("pinned_mem_register", V26_0, None, HOST, flag),
     key("pinned_use_cuda_host_register", None, T2_9, HOST, flag),
     key("pinned_use_hip_host_register", None, T2_9, HOST, flag),
     key("pinned_num_register_threads", None, T2_9, HOST, |_, value| match power(value)? {
         1..=128 => Ok(()),
         _ => Err("has to be a power of two up to 128".to_owned()),
     }),
-    key("pinned_reserve_segment_size_mb", NEXT, T2_14, HOST, |_, value| number_from(value, 1, u64::MAX).map(drop)),
+    key("pinned_reserve_segment_size_mb", V26_0, T2_14, HOST, |_, value| number_from(value, 1, u64::MAX).map(drop)),
     key("pinned_free_catch_all", None, T2_14, HOST, flag),
     key("pinned_max_round_threshold_mb", NEXT, T2_14, HOST, |_, value| number(value).map(drop)),
     key("pinned_max_cached_size_mb", NEXT, T2_14, HOST, |_, value| number(value).map(drop)),

@@ -101,6 +101,8 @@ fn releases_know_their_settings() {
     let early = Settings::parse(text, Release::Next).expect("known since 2.13");
     assert_eq!((early.rejects_early, early.fraction), (true, Some(0.5)));
     assert!(reason("throw_on_npumalloc_oom:True", Release::V26_1).contains("it came with master"));
+    assert!(Settings::parse("per_process_memory_fraction:0.5,large_segment_size_mb:32", Release::V26_1).is_ok());
+    assert!(reason("max_non_split_rounding_mb:32", Release::V26_1).contains("it came with master"));
     // In CUDA's allocator both may be set.
     let both = "expandable_segments:True,max_split_size_mb:64";
     assert!(Settings::parse(both, Release::TorchMain).is_ok());
