@@ -88,6 +88,8 @@ pub struct Discovery {
     pub longest_seconds: f64,
     /// Processes traced at once.
     pub max_processes: usize,
+    /// From one look for files that no traced process has mapped any more to the next; at the second one they are given back.
+    pub forget_seconds: f64,
 }
 
 /// The page of numbers.
@@ -192,7 +194,7 @@ pub struct OtlpSettings {
 
 impl Default for Discovery {
     fn default() -> Self {
-        Self { interval_seconds: 1.0, longest_seconds: 60.0, max_processes: 1024 }
+        Self { interval_seconds: 1.0, longest_seconds: 60.0, max_processes: 1024, forget_seconds: 300.0 }
     }
 }
 
@@ -286,6 +288,7 @@ impl Config {
         let times = [
             ("discovery.interval_seconds", self.discovery.interval_seconds, 0.05),
             ("discovery.longest_seconds", self.discovery.longest_seconds, self.discovery.interval_seconds),
+            ("discovery.forget_seconds", self.discovery.forget_seconds, 0.1),
             ("metrics.interval_seconds", self.metrics.interval_seconds, 0.1),
             ("budget.cores", self.budget.cores, 0.001),
             ("otlp.interval_seconds", self.otlp.interval_seconds, 0.1),

@@ -97,6 +97,7 @@ fn options(config: &Config) -> TraceOptions {
         usage: UsageOptions { interval: usage, per_second: 0, library: config.driver_library.clone() },
         holders: HolderOptions { pool: true, looks: looks(config), ..HolderOptions::default() },
         measure_programs: true,
+        forget_unused: Some(Duration::from_secs_f64(config.discovery.forget_seconds)),
         ..TraceOptions::joining()
     }
 }

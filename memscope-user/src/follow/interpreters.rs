@@ -5,7 +5,7 @@
 //! thread's pointer to itself.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     os::fd::AsFd as _,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -14,7 +14,7 @@ use std::{
 use memscope_common::{PythonLayout, python::LAYOUT_FREES};
 
 use crate::{
-    kernel::{Kernel, KernelError},
+    kernel::{Kernel, KernelError, LinkSet},
     locate::python::find::{Files, Found, FreesCode, Missing},
     os::{mapped, maps::FileId},
 };
@@ -72,8 +72,8 @@ pub struct Interpreters {
     messages: Vec<String>,
     /// Processes that cannot have Python stacks.
     unsupported: BTreeSet<u32>,
-    /// Files of interpreters: whether frees of code are probed there, or cannot be.
-    see_frees: BTreeMap<FileId, bool>,
+    /// Files of interpreters: the probe of frees of code there, or that there can be none.
+    see_frees: BTreeMap<FileId, Option<LinkSet>>,
 }
 
 impl Default for Interpreters {
@@ -150,13 +150,27 @@ impl Interpreters {
     /// Whether it is seen when an interpreter frees code; once for each file.
     fn sees_frees(&mut self, kernel: &mut Kernel, pid: u32, place: &FreesCode) -> bool {
         if let Some(sees) = self.see_frees.get(&place.file) {
-            return *sees;
+            return sees.is_some();
         }
         // Without it, walks take longer and are as right.
         let Ok(file) = mapped::open(pid, &place.range, &place.path, place.file) else { return false };
-        let sees = kernel.see_freed_code(file.as_fd(), place.file_offset).is_ok();
-        self.see_frees.insert(place.file, sees);
+        let links = kernel.new_set();
+        let sees = kernel.see_freed_code(links, file.as_fd(), place.file_offset).is_ok();
+        self.see_frees.insert(place.file, sees.then_some(links));
         sees
+    }
+
+    /// Files of interpreters that were examined.
+    pub(super) fn files(&self) -> impl Iterator<Item = FileId> + '_ {
+        self.files.ids()
+    }
+
+    /// Gives files back that no process has mapped, and takes their probes out.
+    pub(super) fn forget(&mut self, kernel: &mut Kernel, unused: &HashSet<FileId>) {
+        self.files.forget(unused);
+        let out: Vec<LinkSet> =
+            self.see_frees.extract_if(.., |file, _| unused.contains(file)).filter_map(|(_, links)| links).collect();
+        kernel.detach_sets(&out);
     }
 
     /// A process runs another program.

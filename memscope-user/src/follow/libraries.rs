@@ -7,6 +7,7 @@ mod names;
 mod operators;
 mod plan;
 mod presences;
+mod unused;
 
 pub use self::choice::RowChoice;
 pub use self::library::{Library, LibraryOps, Placed};
@@ -36,7 +37,7 @@ use crate::{
     },
     capture::Note,
     error_chain,
-    kernel::{Kernel, KernelError, features::LinkMode, same_file::Likeness, semaphore::Place},
+    kernel::{Kernel, KernelError, LinkSet, features::LinkMode, same_file::Likeness, semaphore::Place},
     locate::{
         hidden::Cache,
         mstx_copies,
@@ -71,8 +72,10 @@ pub struct Libraries {
     denied_maps: HashMap<u32, Library>,
     /// Files with probes. An open file cannot be confused with a later one.
     probed: Vec<Probed>,
-    /// Files with one of our names and nothing to probe.
-    unprobed: Vec<File>,
+    /// Files with one of our names and nothing to probe. While they are open, no later file gets the inode of one.
+    unprobed: HashMap<FileId, File>,
+    /// Files that no process had mapped at the last look.
+    idle: HashSet<FileId>,
     /// Files that a program may map and that have nothing to probe.
     looked: HashMap<FileId, File>,
     /// Files seen in mappings.
@@ -107,11 +110,14 @@ pub struct Libraries {
     /// Probed loaders, and files kept open, that the kernel side does not know yet.
     new_images: Vec<ImageKey>,
     /// Probed packages without an announcement.
-    unannounced: Vec<(Place, File, PathBuf)>,
+    unannounced: Vec<(LinkSet, (Place, File, PathBuf))>,
 }
 
 /// A file with probes.
 struct Probed {
+    /// Its numbers: overlays give it others.
+    ids: Vec<FileId>,
+    links: LinkSet,
     likeness: Likeness,
     file: File,
     path: PathBuf,
@@ -169,7 +175,8 @@ impl Libraries {
             files: HashMap::new(),
             denied_maps: HashMap::new(),
             probed: Vec::new(),
-            unprobed: Vec::new(),
+            unprobed: HashMap::new(),
+            idle: HashSet::new(),
             looked: HashMap::new(),
             seen: HashSet::new(),
             naming: Vec::new(),
@@ -244,7 +251,7 @@ impl Libraries {
         for mapped in mapped {
             self.note_naming(&mapped, pid);
             if !self.files.contains_key(&mapped.id) && (self.is_wanted(&mapped) || self.may_have_copy(&mapped, pid)) {
-                let library = self.attach_file(kernel, &mapped.path, mapped.open(pid))?;
+                let library = self.attach_file(kernel, mapped.id, &mapped.path, mapped.open(pid))?;
                 self.note_loader(mapped.id, &library);
                 self.files.insert(mapped.id, library.clone());
                 added.push(library);
@@ -307,7 +314,7 @@ impl Libraries {
         }
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
         if self.is_wanted_name(name) || !self.mstx_tool && mstx_copies::may_be_in(&file) {
-            let library = self.attach_file(kernel, &path, Ok(file))?;
+            let library = self.attach_file(kernel, id, &path, Ok(file))?;
             self.note_loader(id, &library);
             self.note_open(id, &library);
             self.files.insert(id, library.clone());
@@ -330,7 +337,7 @@ impl Libraries {
         if self.files.contains_key(&id) || !metadata.is_file() {
             return Ok(None);
         }
-        let library = self.attach_file(kernel, path, regular::open(path))?;
+        let library = self.attach_file(kernel, id, path, regular::open(path))?;
         // Nothing is missing unless a process maps it, and then it is tried by another way.
         if library.denied {
             return Ok(None);
@@ -343,8 +350,8 @@ impl Libraries {
 
     /// Announces the tracer to scripts, once their processes are traced. Returns files for which that failed.
     pub fn announce(&mut self, kernel: &mut Kernel) -> Vec<Library> {
-        for (place, file, path) in self.unannounced.drain(..) {
-            self.presences.announce(kernel, place, file, path);
+        for (links, package) in self.unannounced.drain(..) {
+            self.presences.announce(kernel, links, package);
         }
         self.presences.wait()
     }
@@ -387,34 +394,38 @@ impl Libraries {
     fn attach_file(
         &mut self,
         kernel: &mut Kernel,
+        id: FileId,
         path: &Path,
         file: io::Result<File>,
     ) -> Result<Library, KernelError> {
         let Plan { mut library, points, ops, presence, likeness, file } = self.plan_file(Some(kernel), path, file)?;
         let Some((file, likeness)) = file.zip(likeness) else { return Ok(library) };
         if let Some(known) = self.same(kernel, &likeness, &file) {
-            return Ok(Library { same_as: Some(known), ..Library::at(path) });
+            known.ids.push(id);
+            return Ok(Library { same_as: Some(known.path.clone()), ..Library::at(path) });
         }
         let op_points = self.number_ops(kernel, ops)?;
         let is_of_scripts = presence.is_some();
-        let attached =
-            kernel.attach(file.as_fd(), &points).and_then(|()| kernel.attach_objects(file.as_fd(), &op_points));
+        let links = kernel.new_set();
+        let attached = kernel
+            .attach(links, file.as_fd(), &points)
+            .and_then(|()| kernel.attach_objects(links, file.as_fd(), &op_points));
         match attached {
-            // While it is open, no later file gets its inode.
-            Ok(()) if points.is_empty() && op_points.is_empty() => self.unprobed.push(file),
+            Ok(()) if points.is_empty() && op_points.is_empty() => drop(self.unprobed.insert(id, file)),
             Ok(()) => {
                 if let Some(place) = presence
                     && let Ok(file) = file.try_clone()
                 {
-                    self.unannounced.push((place, file, path.to_path_buf()));
+                    self.unannounced.push((links, (place, file, path.to_path_buf())));
                 }
-                self.probed.push(Probed { likeness, file, path: path.to_path_buf() });
+                self.probed.push(Probed { ids: vec![id], links, likeness, file, path: path.to_path_buf() });
                 if is_of_scripts && self.choice != RowChoice::ALL {
                     self.choose_all(kernel)?;
                 }
             }
             // This file cannot be probed; others can.
             Err(error @ KernelError::Attach { .. }) => {
+                kernel.detach_sets(&[links]);
                 library.error = Some(error_chain(&error));
                 library.placed.clear();
                 library.ops = None;
@@ -424,10 +435,10 @@ impl Libraries {
         Ok(library)
     }
 
-    /// The path of a file that is the same and has its probes.
-    fn same(&self, kernel: &mut Kernel, likeness: &Likeness, file: &File) -> Option<PathBuf> {
-        let mut alike = self.probed.iter().filter(|known| known.likeness == *likeness);
-        alike.find(|known| likeness.is_same(kernel, &known.file, file)).map(|known| known.path.clone())
+    /// A file that is the same and has its probes.
+    fn same(&mut self, kernel: &mut Kernel, likeness: &Likeness, file: &File) -> Option<&mut Probed> {
+        let mut alike = self.probed.iter_mut().filter(|known| known.likeness == *likeness);
+        alike.find(|known| likeness.is_same(kernel, &known.file, file))
     }
 
     fn note(&self, note: Note) {

@@ -12,6 +12,7 @@ pub mod libraries;
 pub mod mstx_tool;
 mod prefault;
 pub mod spawn;
+mod unused;
 pub mod waits;
 
 use std::{

@@ -12,7 +12,7 @@ use aya::{
     maps::Array,
     programs::{
         UProbe,
-        uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope},
+        uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope},
     },
 };
 use memscope_common::{SitePlaces, site::MAX_SITES};
@@ -20,7 +20,7 @@ use memscope_common::{SitePlaces, site::MAX_SITES};
 use super::{
     error::{KernelError, map_error, no_map},
     features::LinkMode,
-    object::Kernel,
+    object::{Kernel, LinkSet},
     placing::Placing,
     programs::{Programs, slot},
 };
@@ -69,9 +69,16 @@ pub struct ObjectPoint {
 }
 
 impl Kernel {
+    /// A set without probes.
+    #[must_use]
+    pub const fn new_set(&mut self) -> LinkSet {
+        self.sets += 1;
+        LinkSet(self.sets)
+    }
+
     /// Probes `points` of the open file. Return probes go first: a return without an entry counts as such, while an
     /// entry without a return would look like a call that never returned.
-    pub fn attach(&mut self, file: BorrowedFd<'_>, points: &[Point]) -> Result<(), KernelError> {
+    pub fn attach(&mut self, set: LinkSet, file: BorrowedFd<'_>, points: &[Point]) -> Result<(), KernelError> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let only = |wanted: fn(&Point) -> bool| points.iter().copied().filter(wanted).collect::<Vec<Point>>();
         let returns = only(|point| point.with_return);
@@ -95,20 +102,20 @@ impl Kernel {
             // its arrays.
             if !arrays.is_empty() {
                 self.load_once(tensor_array)?;
-                self.attach_many(tensor_array, &path, &arrays)?;
+                self.attach_many(set, tensor_array, &path, &arrays)?;
             }
             // As above: the thread is reported before it waits.
             if self.can_hold {
-                self.attach_many(hold, &path, &loaders)?;
+                self.attach_many(set, hold, &path, &loaders)?;
             }
-            self.attach_many(leave, &path, &returns)?;
-            self.attach_many(leave_own, &path, &own_returns)?;
-            self.attach_many(enter, &path, points)?;
-            self.attach_many(enter_text, &path, &entered_texts)?;
+            self.attach_many(set, leave, &path, &returns)?;
+            self.attach_many(set, leave_own, &path, &own_returns)?;
+            self.attach_many(set, enter, &path, points)?;
+            self.attach_many(set, enter_text, &path, &entered_texts)?;
             if self.can_touch {
                 let texts: Vec<Point> = points.iter().copied().filter(|point| point.with_text).collect();
                 // So the page is present when the call is reported.
-                self.attach_many(touch, &path, &texts)?;
+                self.attach_many(set, touch, &path, &texts)?;
             }
             return Ok(());
         }
@@ -116,7 +123,7 @@ impl Kernel {
             for point in points {
                 let name = slot(half, point.row);
                 self.load_once(&name)?;
-                self.attach_many(&name, &path, &[*point])?;
+                self.attach_many(set, &name, &path, &[*point])?;
             }
         }
         Ok(())
@@ -127,7 +134,12 @@ impl Kernel {
     /// # Errors
     ///
     /// When the kernel refuses, or has no attach cookies: such points are too many for one program each.
-    pub fn attach_objects(&mut self, file: BorrowedFd<'_>, points: &[ObjectPoint]) -> Result<(), KernelError> {
+    pub fn attach_objects(
+        &mut self,
+        set: LinkSet,
+        file: BorrowedFd<'_>,
+        points: &[ObjectPoint],
+    ) -> Result<(), KernelError> {
         /// In one link. The kernel accepts a million, and allocates for all of them at once.
         const MOST: usize = 16_384;
         if points.is_empty() {
@@ -140,12 +152,14 @@ impl Kernel {
         let most = if self.mode == LinkMode::Multi { MOST } else { 1 };
         for points in points.chunks(most) {
             let cookie = |point: &ObjectPoint| u64::from(point.row) | u64::from(point.detail) << 32;
-            self.link(tensors, &path, points.iter().map(|point| (point.file_offset, Some(cookie(point)))))?;
+            let link =
+                self.link(tensors, &path, points.iter().map(|point| (point.file_offset, Some(cookie(point)))))?;
+            self.links.push((set, link));
         }
         Ok(())
     }
 
-    fn attach_many(&mut self, name: &str, path: &Path, points: &[Point]) -> Result<(), KernelError> {
+    fn attach_many(&mut self, set: LinkSet, name: &str, path: &Path, points: &[Point]) -> Result<(), KernelError> {
         let with_cookie = self.mode != LinkMode::Slots;
         if points.is_empty() {
             return Ok(());
@@ -155,7 +169,9 @@ impl Kernel {
             let site = point.places.map_or(Ok(0), |places| self.site_number(places))?;
             places.push((point.file_offset, with_cookie.then_some(u64::from(point.row) | u64::from(site) << 32)));
         }
-        self.link(name, path, places.into_iter())
+        let link = self.link(name, path, places.into_iter())?;
+        self.links.push((set, link));
+        Ok(())
     }
 
     /// The site's number, for a probe's cookie.
@@ -181,7 +197,7 @@ impl Kernel {
         name: &str,
         path: &Path,
         places: impl Iterator<Item = (u64, Option<u64>)>,
-    ) -> Result<(), KernelError> {
+    ) -> Result<UProbeLink, KernelError> {
         let placing = Arc::clone(&self.placing);
         let program: &mut UProbe = self.program(name)?;
         let points = places.map(|(file_offset, cookie)| UProbeAttachPoint {
@@ -191,9 +207,7 @@ impl Kernel {
         let refuse = |error| KernelError::Attach { name: name.to_owned(), source: Box::new(error) };
         let _placing = placing.begin();
         let id = program.attach(points, path, UProbeScope::AllProcesses).map_err(refuse)?;
-        let link = program.take_link(id).map_err(refuse)?;
-        self.links.push(link);
-        Ok(())
+        program.take_link(id).map_err(refuse)
     }
 
     /// Whether a probe is being placed, for another thread.
@@ -213,23 +227,29 @@ impl Kernel {
             return Err(KernelError::Map { name: "programs", reason: "this kernel has no attach cookies".to_owned() });
         };
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        self.link(enter, &path, [(file_offset, Some(0))].into_iter())?;
+        let link = self.link(enter, &path, [(file_offset, Some(0))].into_iter())?;
         let seen = look();
         // Detaching is slow and need not be waited for, unless no more threads are allowed.
-        let link = self.links.pop();
         drop(thread::Builder::new().spawn(move || drop(link)));
         Ok(seen)
     }
 
     /// Lets the kernel side see frees of code objects by the interpreter in an open file. Without it, each walk reads
     /// all its code again.
-    pub fn see_freed_code(&mut self, file: BorrowedFd<'_>, file_offset: u64) -> Result<(), KernelError> {
+    pub fn see_freed_code(&mut self, set: LinkSet, file: BorrowedFd<'_>, file_offset: u64) -> Result<(), KernelError> {
         let Some(Programs { code_freed, .. }) = self.shared_programs() else {
             return Err(KernelError::Map { name: "PYTHON", reason: "this kernel has no attach cookies".to_owned() });
         };
         self.load_once(code_freed)?;
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        self.link(code_freed, &path, [(file_offset, None)].into_iter())
+        let link = self.link(code_freed, &path, [(file_offset, None)].into_iter())?;
+        self.links.push((set, link));
+        Ok(())
+    }
+
+    /// Takes the probes of these sets out.
+    pub fn detach_sets(&mut self, sets: &[LinkSet]) {
+        detach_all(self.links.extract_if(.., |(set, _)| sets.contains(set)).map(|(_, link)| link));
     }
 
     /// Detaches everything, and returns how long it took. With single links kernels from 6.1 on take about 0.1 s per
@@ -237,13 +257,21 @@ impl Kernel {
     #[must_use]
     pub fn detach(self) -> Duration {
         let start = Instant::now();
-        // The kernel waits for all CPUs once per link: those waits pass together, as far as there may be threads.
+        let Self { links, ebpf, .. } = self;
         thread::scope(|scope| {
-            for link in self.links {
-                drop(thread::Builder::new().spawn_scoped(scope, || drop(link)));
-            }
-            drop(self.ebpf);
+            let detach = || detach_all(links.into_iter().map(|(_, link)| link));
+            drop(thread::Builder::new().spawn_scoped(scope, detach));
+            drop(ebpf);
         });
         start.elapsed()
     }
+}
+
+/// The kernel waits for all CPUs once per link: those waits pass together, as far as there may be threads.
+fn detach_all(links: impl Iterator<Item = UProbeLink>) {
+    thread::scope(|scope| {
+        for link in links {
+            drop(thread::Builder::new().spawn_scoped(scope, || drop(link)));
+        }
+    });
 }

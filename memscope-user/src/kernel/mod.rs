@@ -26,6 +26,6 @@ pub use error::KernelError;
 pub(crate) use error::map_error;
 pub use links::{ObjectPoint, Point, PointKind};
 pub use maps::{NativeStacks, Processes, WAIT_MAPS, WatchMaps};
-pub use object::{Kernel, lacks_object, python_support};
+pub use object::{Kernel, LinkSet, lacks_object, python_support};
 pub use options::{KernelOptions, StackOptions};
 pub use placing::Placing;

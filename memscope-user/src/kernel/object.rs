@@ -64,7 +64,9 @@ pub struct Kernel {
     /// Threads can be held.
     pub(super) can_hold: bool,
     pub(super) stacks: StackOptions,
-    pub(super) links: Vec<UProbeLink>,
+    pub(super) links: Vec<(LinkSet, UProbeLink)>,
+    /// Number of sets of probes so far.
+    pub(super) sets: u32,
     pub(super) tracepoints: Tracepoints,
     /// Numbers of places that the kernel side knows.
     pub(super) sites: HashMap<SitePlaces, u32>,
@@ -73,6 +75,10 @@ pub struct Kernel {
     /// Whether a probe is being placed.
     pub(super) placing: Arc<Placing>,
 }
+
+/// Probes that are taken out together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkSet(pub(super) u32);
 
 /// Whether this library was built without its BPF object.
 #[must_use]
@@ -241,6 +247,7 @@ impl Kernel {
             can_hold: false,
             stacks,
             links: Vec::new(),
+            sets: 0,
             tracepoints,
             sites: HashMap::new(),
             process_changes: 0,

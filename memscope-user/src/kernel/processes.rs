@@ -80,6 +80,17 @@ impl Kernel {
         }
     }
 
+    /// No file is known from now on: each process reports, and waits for, what it maps next.
+    pub fn forget_images(&mut self) {
+        let images = self.ebpf.map_mut("KNOWN_IMAGES").map(HashMap::<_, ImageKey, u32>::try_from);
+        if let Some(Ok(mut images)) = images {
+            let known: Vec<ImageKey> = images.keys().filter_map(Result::ok).collect();
+            for image in known {
+                let _ = images.remove(&image);
+            }
+        }
+    }
+
     /// Sets the layout of a process's Python interpreter.
     pub fn set_python(&mut self, pid: u32, layout: &PythonLayout) -> Result<(), KernelError> {
         self.interpreters()?.insert(&pid, layout, 0).map_err(|error| map_error("PYTHON", &error))

@@ -66,6 +66,9 @@ pub struct TraceOptions {
     pub holders: HolderOptions,
     /// Measure what the BPF programs take: the kernel's statistics are on for one second in ten, which costs each call some 45 ns then.
     pub measure_programs: bool,
+    /// From one look at the files of the traced processes to the next; files that none has mapped at two of them are given back, and their
+    /// probes taken out. `None`: they stay until the trace ends.
+    pub forget_unused: Option<Duration>,
     /// Leave out processes of other users.
     pub only_user: Option<u32>,
     /// Stored in the capture, to document its origin.
@@ -97,6 +100,7 @@ impl Default for TraceOptions {
             usage: UsageOptions::default(),
             holders: HolderOptions::default(),
             measure_programs: false,
+            forget_unused: None,
             only_user: None,
             command_line: Vec::new(),
             kernel: KernelLimits::default(),

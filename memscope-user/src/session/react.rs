@@ -79,6 +79,8 @@ pub(super) struct Loop {
     pub(super) started: Instant,
     /// The trace does not end with the last process.
     pub(super) stays: bool,
+    /// As [`TraceOptions::forget_unused`].
+    pub(super) forget_unused: Option<Duration>,
     pub(super) meter: Option<Meter>,
     pub(super) waiting_reported: bool,
     pub(super) last_look: LastLook,
@@ -212,6 +214,7 @@ impl Loop {
             // Its first tick is at once, when there is nothing to sample yet.
             let mut sample = every(self.monitor.as_ref().map_or(CLOCK, Monitor::interval));
             sample.tick().await;
+            let mut forget = every(self.forget_unused.unwrap_or(CLOCK));
             let mut ending: Option<Ending> = None;
             loop {
                 tick = tick.min(time::Instant::now() + self.until_tick());
@@ -230,6 +233,7 @@ impl Loop {
                     _ = sample.tick() => self.take_sample(),
                     _ = status.tick() => self.on_status(),
                     _ = clock.tick() => { self.note_clock(); None }
+                    _ = forget.tick(), if self.forget_unused.is_some() => self.on_forget(),
                     in_time = Ending::wait(&mut ending) => {
                         if !in_time {
                             self.last_look = LastLook::Missed;
@@ -325,6 +329,17 @@ impl Loop {
         let left = self.duration.map(|duration| duration.saturating_sub(self.started.elapsed()));
         let hurried = self.target.follow.is_waiting() || self.target.only_user.is_some();
         left.unwrap_or(RARE_TICK).min(if hurried { TICK } else { RARE_TICK })
+    }
+
+    /// Gives back what no process uses any more.
+    fn on_forget(&mut self) -> Option<End> {
+        let Target { follow, kernel, .. } = &mut self.target;
+        match follow.forget_unused(kernel, self.stream.stacks.files()) {
+            Ok(unused) => self.stream.stacks.forget(&unused),
+            Err(error) => return Some(End::Kernel(error_chain(&error))),
+        }
+        heap::give_back();
+        None
     }
 
     fn on_tick(&mut self) -> Option<End> {

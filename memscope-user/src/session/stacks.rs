@@ -1,12 +1,16 @@
 //! Call stacks of a live trace.
 
-use std::sync::{Arc, mpsc::Receiver};
+use std::{
+    collections::HashSet,
+    sync::{Arc, mpsc::Receiver},
+};
 
 use super::{TraceError, options::TraceOptions};
 use crate::{
     crew::Crew,
     follow::interpreters::Layouts,
     kernel::{Kernel, NativeStacks, StackOptions},
+    os::maps::FileId,
     ring::Batch,
     stacks::{
         self, CompleteCode, FinishStacks, SharedMappings, Stage, SymbolOptions, code, mappings::Mappings,
@@ -31,6 +35,18 @@ impl Live {
     pub(super) fn look_ahead(&self, pid: u32) {
         if let Some(mappings) = &self.mappings {
             mappings.look_ahead(pid);
+        }
+    }
+
+    /// Files that are open for stacks.
+    pub(super) fn files(&self) -> Vec<FileId> {
+        self.mappings.iter().flat_map(|mappings| mappings.lock().files().collect::<Vec<_>>()).collect()
+    }
+
+    /// Closes these files, which no traced process has mapped.
+    pub(super) fn forget(&self, unused: &HashSet<FileId>) {
+        if let Some(mappings) = &self.mappings {
+            mappings.lock().forget(unused);
         }
     }
 }

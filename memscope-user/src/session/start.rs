@@ -201,6 +201,7 @@ impl Loop {
         Ok(Self {
             duration: options.duration,
             stays: matches!(options.traced, Traced::Joining),
+            forget_unused: options.forget_unused,
             meter: options.measure_programs.then(Meter::default),
             target: target(kernel, follow, options, speaker.clone()),
             stream: Stream { reader, stacks, capture },

@@ -6,7 +6,7 @@
 //! process still has the generation afterwards.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     ffi::OsStr,
     fmt,
     fs::File,
@@ -109,6 +109,8 @@ pub struct Mappings {
     files: Files,
     /// Counts uses, to know which was the last.
     clock: u64,
+    /// Files that were closed because no process had mapped them.
+    forgotten: u64,
 }
 
 struct Generation {
@@ -121,7 +123,7 @@ impl Mappings {
     /// With the source of generations of processes.
     #[must_use]
     pub fn new(current: Current) -> Self {
-        Self { current, generations: HashMap::new(), files: Files::default(), clock: 0 }
+        Self { current, generations: HashMap::new(), files: Files::default(), clock: 0, forgotten: 0 }
     }
 
     /// The module at an address of a stack that process `pid` had in this generation.
@@ -173,6 +175,24 @@ impl Mappings {
     #[must_use]
     pub fn is_current(&self, generation: u64, pid: u32) -> bool {
         (self.current)(pid) == Some(generation)
+    }
+
+    /// Files that are open here.
+    pub fn files(&self) -> impl Iterator<Item = FileId> + '_ {
+        self.files.open.keys().copied()
+    }
+
+    /// Closes these files, which no traced process has mapped.
+    pub fn forget(&mut self, unused: &HashSet<FileId>) {
+        let before = self.files.open.len();
+        self.files.open.retain(|id, _| !unused.contains(id));
+        self.forgotten += (before - self.files.open.len()) as u64;
+    }
+
+    /// How many files were forgotten so far.
+    #[must_use]
+    pub const fn forgotten(&self) -> u64 {
+        self.forgotten
     }
 
     fn make_room(&mut self) {

@@ -26,6 +26,9 @@ impl Symbolize {
 
     /// The records, with symbols before those that need them.
     pub(super) fn process(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+        if let Some(mappings) = &self.mappings {
+            self.symbols.forget(mappings);
+        }
         if !Records::new(&bytes).any(|record| record.is_ok_and(|record| is_native_stack(&record.body))) {
             return bytes;
         }

@@ -65,6 +65,8 @@ pub struct Symbols {
     /// The kernel's code in all processes: equal ones are one.
     vdso: Option<(Arc<[u8]>, File)>,
     may_wait: bool,
+    /// Files that the mappings had forgotten when the symbolizer was made: it keeps the files that it has read.
+    forgotten: u64,
 }
 
 impl Symbols {
@@ -78,6 +80,7 @@ impl Symbols {
             places: HashMap::new(),
             vdso: None,
             may_wait: true,
+            forgotten: 0,
         }
     }
 
@@ -116,6 +119,15 @@ impl Symbols {
     /// Allows waiting for mappings once from here on, if they were read just now.
     pub const fn next_batch(&mut self) {
         self.may_wait = true;
+    }
+
+    /// Gives files back that the mappings have forgotten.
+    pub fn forget(&mut self, mappings: &SharedMappings) {
+        let forgotten = mappings.lock().forgotten();
+        if std::mem::replace(&mut self.forgotten, forgotten) != forgotten {
+            self.files.clear();
+            self.symbolizer = symbolizer(self.options);
+        }
     }
 
     fn functions(&mut self, module: &Module, address: u64, returns: bool) -> Arc<[Function]> {

@@ -116,6 +116,31 @@ impl Agent {
         command.output().expect("it runs")
     }
 
+    /// The files that it has open in a folder.
+    #[must_use]
+    pub fn open_files(&self, folder: &Path) -> Vec<PathBuf> {
+        self.open().into_iter().filter(|link| link.starts_with(folder)).collect()
+    }
+
+    /// Links of its probes.
+    #[must_use]
+    pub fn links(&self) -> usize {
+        self.open().iter().filter(|link| link.as_os_str() == "anon_inode:bpf_link").count()
+    }
+
+    /// Waits until it has no more links than these, and no file in a folder open.
+    pub fn wait_until_given_back(&self, links: usize, folder: &Path) {
+        let left = || (self.links().saturating_sub(links), self.open_files(folder));
+        let is_done = || left() == (0, Vec::new());
+        self.process.wait_for("what it gives back", is_done);
+        assert!(is_done(), "{:?}", left());
+    }
+
+    fn open(&self) -> Vec<PathBuf> {
+        let open = fs::read_dir(format!("/proc/{}/fd", self.process.pid())).expect("it lives");
+        open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect()
+    }
+
     /// Kills it.
     pub fn kill(&mut self) {
         self.process.signal(Signal::SIGKILL);
@@ -137,7 +162,7 @@ fn settings(folder: &Folder, name: &str, events_per_process: u32, further: &str)
     let bundles = folder.path().join("bundles");
     let text = format!(
         "[rules]\notherwise = \"exclude\"\n[[rules.list]]\ncommand = \"{name}\"\n\
-         [discovery]\ninterval_seconds = 0.1\nlongest_seconds = 0.1\n\
+         [discovery]\ninterval_seconds = 0.1\nlongest_seconds = 0.1\nforget_seconds = 0.3\n\
          [metrics]\nlisten = \"127.0.0.1:0\"\ninterval_seconds = 0.3\n\
          [budget]\ncores = 1000.0\nevents_per_process = {events_per_process}\n\
          [names]\ncontainer_logs = \"\"\n\

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 use memscope_tests::checkers::page::Page;
-use memscope_tests::harness::agent::{Agent, named, own_name, waiting};
+use memscope_tests::harness::agent::{Agent, named, own_name, waiting, waiting_with};
+use memscope_tests::harness::container::{Contained, Image};
 use memscope_tests::harness::expect::truth;
 use memscope_tests::harness::rows::Rows;
-use memscope_tests::harness::tracer::{Folder, Target, tracer_path, workload_path};
+use memscope_tests::harness::tracer::{Folder, Target, simulation, tracer_path, workload_path};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -51,6 +53,76 @@ fn numbers_agree_with_the_journal() {
     assert_eq!(page.count("memscope_events_lost_total", &[]), Some(0));
     // What was held is live no more.
     assert_eq!(page.count("memscope_memory_live_bytes", &[]), None);
+    agent.end();
+}
+
+/// Programs with libraries of their own come and go, as containers do: with the last process that has mapped them their probes and files are
+/// given back. Who runs them again is counted to the byte.
+#[test]
+fn libraries_of_ended_programs_are_given_back() {
+    let name = own_name("gone");
+    let agent = Agent::start(&name);
+    let copies = Folder::new();
+    for library in fs::read_dir(simulation().join("lib")).expect("libraries").filter_map(Result::ok) {
+        if library.path().is_file() {
+            fs::copy(library.path(), copies.path().join(library.file_name())).expect("a copy");
+        }
+    }
+    let path = copies.path().to_str().expect("plain");
+    let of_driver = |page: &Page, metric: &str| page.count(metric, &[("layer", "hal")]).unwrap_or_default();
+    let before = agent.links();
+    for round in 1..=3 {
+        let metrics = ["memscope_allocations_total", "memscope_frees_total", "memscope_allocated_bytes_total"];
+        let page = agent.page();
+        let known = metrics.map(|metric| of_driver(&page, metric));
+        let mut target = waiting_with(&name, "pool", &["--rounds", "3"], &[("LD_LIBRARY_PATH", path)]);
+        let pid = target.pid();
+        let _ = agent.wait_for_processes(1);
+        assert!(agent.links() > before && !agent.open_files(copies.path()).is_empty(), "round {round}");
+        fs::write(target.folder.path().join("go"), "\n").expect("it reads");
+        assert!(target.wait().success());
+        let page = agent.wait_for_processes(0);
+        let journal = target.folder.journal();
+        let truth = truth(&journal.by_process()[&pid], false);
+        let (allocations, frees): (Vec<_>, Vec<_>) = truth.calls.iter().partition(|call| call.is_alloc);
+        let sizes: u64 = allocations.iter().map(|call| call.block.size).sum();
+        assert!(allocations.len() > 2, "{allocations:?}");
+        let counted = metrics.map(|metric| of_driver(&page, metric));
+        let expected = [allocations.len() as u64, frees.len() as u64, sizes];
+        assert_eq!([0, 1, 2].map(|at| counted[at] - known[at]), expected, "round {round}");
+        agent.wait_until_given_back(before, copies.path());
+    }
+    agent.end();
+}
+
+/// Containers of one image share its probes, which were placed for the first of them. They stay while the second one runs.
+#[test]
+fn probes_of_an_image_stay_with_its_last_container() {
+    let name = own_name("layr");
+    let agent = Agent::start(&name);
+    let image = Image::new(&["serve"]);
+    let program = image.root().join("bin").join(&name);
+    fs::copy(image.root().join("bin/serve"), &program).expect("a copy");
+    let path = format!("/bin/{name}");
+    let start = || Contained::start(&image.below_overlay(), &[&path, "--rate", "500"], "ready 1\n");
+    let before = agent.links();
+    let mut first = start();
+    let _ = agent.wait_for_processes(1);
+    let mut second = start();
+    let _ = agent.wait_for_processes(2);
+    first.stop();
+    let count = |page: &Page| page.count("memscope_allocations_total", &[("layer", "hal")]).unwrap_or_default();
+    let _ = agent.wait_for_processes(1);
+    // Several looks pass.
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(400));
+        let seen = count(&agent.page());
+        let _ = agent.wait_for_page("further allocations", |page| count(page) > seen);
+    }
+    assert!(agent.links() > before);
+    second.stop();
+    let _ = agent.wait_for_processes(0);
+    agent.wait_until_given_back(before, &image.root());
     agent.end();
 }
 

@@ -267,6 +267,7 @@ impl TraceArgs {
             },
             holders: self.holders(),
             measure_programs: false,
+            forget_unused: None,
             only_user: self.only_user,
             command_line: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
             kernel: KernelLimits {

@@ -10,7 +10,7 @@ use crate::{
     backend,
     capture::Note,
     error_chain,
-    kernel::{Kernel, KernelError},
+    kernel::{Kernel, KernelError, LinkSet},
     os::elf::ElfFile,
     probes::{CallKind, FailingCall, LaunchCall, Layer, ProbeSpec},
 };
@@ -62,10 +62,13 @@ impl Libraries {
             rows.push((number, spec));
         }
         self.rows.extend_from_slice(&rows);
-        let files: Vec<(File, PathBuf)> =
-            self.probed.iter().filter_map(|known| Some((known.file.try_clone().ok()?, known.path.clone()))).collect();
-        for (file, path) in files {
-            let library = self.attach_more(kernel, &file, &path, &rows)?;
+        let files: Vec<(LinkSet, File, PathBuf)> = self
+            .probed
+            .iter()
+            .filter_map(|known| Some((known.links, known.file.try_clone().ok()?, known.path.clone())))
+            .collect();
+        for (links, file, path) in files {
+            let library = self.attach_more(kernel, links, (&file, &path), &rows)?;
             if !library.placed.is_empty() || library.error.is_some() {
                 self.extended.push(library);
             }
@@ -77,8 +80,8 @@ impl Libraries {
     fn attach_more(
         &mut self,
         kernel: &mut Kernel,
-        file: &File,
-        path: &Path,
+        links: LinkSet,
+        (file, path): (&File, &Path),
         rows: &[(u16, &'static ProbeSpec)],
     ) -> Result<Library, KernelError> {
         use std::os::fd::AsFd as _;
@@ -96,7 +99,7 @@ impl Libraries {
             },
             Err(error) => plan.library.error = Some(error_chain(&error)),
         }
-        match kernel.attach(file.as_fd(), &plan.points) {
+        match kernel.attach(links, file.as_fd(), &plan.points) {
             Err(error @ KernelError::Attach { .. }) => {
                 plan.library.error = Some(error_chain(&error));
                 plan.library.placed.clear();

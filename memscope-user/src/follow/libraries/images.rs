@@ -40,7 +40,7 @@ pub(super) fn image_key(id: FileId, kind: u32) -> ImageKey {
 }
 
 /// Whether a file is a probed loader, under this name or another.
-fn is_probed_loader(library: &Library) -> bool {
+pub(super) fn is_probed_loader(library: &Library) -> bool {
     let name = library.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     is_loader(name) && (!library.placed.is_empty() || library.same_as.is_some())
 }

@@ -16,18 +16,18 @@ use std::{
 use super::Library;
 use crate::{
     error_chain,
-    kernel::{Kernel, semaphore::Place},
+    kernel::{Kernel, LinkSet, semaphore::Place},
 };
 
 /// How long a held thread waits for it. It takes 0.1 ms where the lock is free.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-type Answer = (PathBuf, Result<OwnedFd, String>);
+type Answer = (LinkSet, PathBuf, Result<OwnedFd, String>);
 
 /// The descriptors that show us while they are open.
 #[derive(Debug)]
 pub(super) struct Presences {
-    open: Vec<OwnedFd>,
+    open: Vec<(LinkSet, OwnedFd)>,
     asked: usize,
     answer: Sender<Answer>,
     answers: Receiver<Answer>,
@@ -41,10 +41,15 @@ impl Default for Presences {
 }
 
 impl Presences {
-    /// Shows us to the package in this file, or begins to.
-    pub(super) fn announce(&mut self, kernel: &mut Kernel, place: Place, file: File, path: PathBuf) {
+    /// Shows us to the package in this file, or begins to. `links`: the file's probes.
+    pub(super) fn announce(
+        &mut self,
+        kernel: &mut Kernel,
+        links: LinkSet,
+        (place, file, path): (Place, File, PathBuf),
+    ) {
         if let Some(Ok(shown)) = kernel.announce(place, &file) {
-            self.open.push(shown);
+            self.open.push((links, shown));
             return;
         }
         let answer = self.answer.clone();
@@ -53,13 +58,18 @@ impl Presences {
             move || {
                 let made = place.announce(&file).map_err(|error| error_chain(&error));
                 // The trace may have ended.
-                let _ = answer.send((path, made));
+                let _ = answer.send((links, path, made));
             }
         };
         self.asked += 1;
         if let Err(error) = thread::Builder::new().name("memscope-show".to_owned()).spawn(announcing) {
-            let _ = self.answer.send((path, Err(error_chain(&error))));
+            let _ = self.answer.send((links, path, Err(error_chain(&error))));
         }
+    }
+
+    /// Shows us no more in the files with these probes.
+    pub(super) fn forget(&mut self, links: &[LinkSet]) {
+        self.open.retain(|(of, _)| !links.contains(of));
     }
 
     /// Waits for what was begun, but not long: the rest comes later. Returns files for which it failed.
@@ -67,11 +77,11 @@ impl Presences {
         let until = Instant::now() + PATIENCE;
         let mut failed = Vec::new();
         while self.asked > 0
-            && let Ok((path, made)) = self.answers.recv_timeout(until.saturating_duration_since(Instant::now()))
+            && let Ok((links, path, made)) = self.answers.recv_timeout(until.saturating_duration_since(Instant::now()))
         {
             self.asked -= 1;
             match made {
-                Ok(shown) => self.open.push(shown),
+                Ok(shown) => self.open.push((links, shown)),
                 Err(why) => failed.push(unshown(&path, &why)),
             }
         }

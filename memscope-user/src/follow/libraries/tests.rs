@@ -79,3 +79,25 @@ fn loaders_are_known_by_name() {
     }
     assert!(!is_loader("libld-linux.so"));
 }
+
+/// A file is unused when no process has mapped it at two looks, one behind the other.
+#[test]
+fn what_nobody_maps_twice_is_unused() {
+    let file = |inode| FileId { device: (8, 1), inode };
+    let mut libraries = Libraries::planner(100, &[]);
+    for inode in 1..=3 {
+        libraries.files.insert(file(inode), Library::at(Path::new("/lib/libascendcl.so")));
+    }
+    let mut look = |mapped: &[u64]| {
+        let mapped: HashSet<FileId> = mapped.iter().map(|inode| file(*inode)).collect();
+        let unused = libraries.unused(&mapped, [file(4)].into_iter());
+        let mut found: Vec<u64> = unused.iter().map(|id| id.inode).collect();
+        found.sort_unstable();
+        found
+    };
+    assert_eq!(look(&[1, 2]), [0; 0]);
+    assert_eq!(look(&[1, 3]), [4]);
+    assert_eq!(look(&[3, 4]), [2]);
+    assert_eq!(look(&[1]), [2]);
+    assert_eq!(look(&[2]), [3, 4]);
+}

@@ -3,7 +3,7 @@
 //! Files and memory are the process's own and hostile: everything is bounded, and what makes no sense is a reason.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fs::{self, File},
     io::{self, Read as _},
     os::unix::ffi::OsStrExt as _,
@@ -139,6 +139,16 @@ impl Files {
             file_offset,
         };
         Ok(Found { layout: layout(&memory, &file, &line, pthread)?, frees_code: file.frees_code.map(place) })
+    }
+
+    /// Files that were examined.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = FileId> + '_ {
+        self.0.keys().copied()
+    }
+
+    /// Closes these files.
+    pub(crate) fn forget(&mut self, unused: &HashSet<FileId>) {
+        self.0.retain(|id, _| !unused.contains(id));
     }
 
     /// Facts about the mapped file. A mapping that is gone again shows nothing about its file: the loader maps a file

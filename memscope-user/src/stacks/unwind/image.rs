@@ -1,7 +1,11 @@
 //! Unwind information of one file: found by the address of the code, read in small pieces. Hostile input: malformed
 //! information counts as absent, and reads are bounded.
 
-use std::{fs::File, os::unix::fs::FileExt as _, sync::Arc};
+use std::{
+    fs::File,
+    os::unix::fs::FileExt as _,
+    sync::{Arc, Weak},
+};
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, UnwindSection as _};
 use object::elf;
@@ -20,7 +24,8 @@ const MAX_ENTRIES: usize = 1 << 20;
 
 /// Where the bytes are.
 enum Bytes {
-    File(Arc<File>),
+    /// The mappings keep it open, as long as a process has mapped it.
+    File(Weak<File>),
     Memory(Arc<[u8]>),
 }
 
@@ -29,6 +34,7 @@ impl Bytes {
     fn read(&self, offset: u64, to: &mut [u8]) -> usize {
         match self {
             Self::File(file) => {
+                let Some(file) = file.upgrade() else { return 0 };
                 let mut done = 0;
                 while done < to.len() {
                     match file.read_at(&mut to[done..], offset.saturating_add(done as u64)) {
@@ -101,7 +107,7 @@ impl Image {
     /// `None`: without unwind information in a known form.
     pub(super) fn open(content: &Content) -> Option<Self> {
         let bytes = match content {
-            Content::File(file) => Bytes::File(Arc::clone(file)),
+            Content::File(file) => Bytes::File(Arc::downgrade(file)),
             Content::Memory(bytes) => Bytes::Memory(Arc::clone(bytes)),
             Content::None => return None,
         };

@@ -42,7 +42,7 @@ pub(crate) fn any_file(bytes: &[u8]) {
     }
 }
 
-/// Most files with cached unwind information; each may be held open.
+/// Most files with cached unwind information.
 const MAX_IMAGES: usize = 192;
 /// Most cached rows.
 const MAX_ROWS: usize = 1 << 16;

@@ -35,7 +35,9 @@ impl Survey {
     /// When the file cannot be read.
     pub fn of(path: &Path) -> io::Result<Option<Self>> {
         let file = regular::open(path)?;
-        Ok(Image::open(&Content::File(Arc::new(file))).and_then(|image| Self::of_image(&image)))
+        // Open until it is read.
+        let content = Content::File(Arc::new(file));
+        Ok(Image::open(&content).and_then(|image| Self::of_image(&image)))
     }
 
     pub(super) fn of_image(image: &Image) -> Option<Self> {
