@@ -1,6 +1,7 @@
 //! What the pool held when the tracer was attached: live blocks and segments, against the program's own account at every mark after that.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use memscope_tests::checkers::page::Page;
 use memscope_tests::harness::agent::Agent;
@@ -24,6 +25,21 @@ fn attached(program: &Program, still: bool) -> (Run, Truth) {
     let running = Tracer::attach(&[&target]).options(&["--verbose", "--json", "--events=alloc,free"]).start();
     running.wait_for_message(if still { READ } else { PROBED }, 1);
     go_on(&folder);
+    let status = target.wait();
+    assert!(status.success(), "the program ended with {status}");
+    let run = running.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    (run, Truth::read(&folder))
+}
+
+/// Attaches to a program that works, and waits for no tracer.
+fn attached_to_busy(pause: Duration) -> (Run, Truth) {
+    let (mut target, folder) = Program::new("busy.py 50").waiting();
+    std::thread::sleep(pause);
+    let running = Tracer::attach(&[&target]).options(&["--verbose", "--json", "--events=alloc,free"]).start();
+    // Said in either case.
+    running.wait_for_message("the pool of process", 1);
+    std::fs::write(folder.join("stop"), "").expect("file that ends the program");
     let status = target.wait();
     assert!(status.success(), "the program ended with {status}");
     let run = running.finish();
@@ -164,6 +180,18 @@ fn found_while_it_works() {
     assert!(run.said().contains(READ) || is_refused, "{}", run.said());
     // Of blocks that were all freed while the pool was read, none is left to be found.
     assert!(compared > 0 || found == 0, "{found} blocks without a mark");
+}
+
+/// The same of a program that waits at no time, at several moments.
+#[test]
+fn found_in_full_work() {
+    for pause_ms in [0, 70, 130, 290, 610] {
+        let (run, truth) = attached_to_busy(Duration::from_millis(pause_ms));
+        let (found, compared) = compare(&run, &truth, true);
+        let is_refused = run.said().contains(REFUSED);
+        println!("after {pause_ms} ms {found} blocks found, {compared} marks compared, refused: {is_refused}");
+        assert!(is_refused || found >= 50 && compared == 5, "{found} blocks, of 50 that stay; {compared} marks");
+    }
 }
 
 /// An agent that joins a program: its page has what the pool holds and has of the driver, as the program says, and the pool's own figure leaves
