@@ -5,6 +5,7 @@ mod images;
 mod library;
 mod names;
 mod operators;
+mod place;
 mod plan;
 mod presences;
 mod unused;
@@ -18,7 +19,6 @@ use std::{
     collections::{HashMap, HashSet},
     fs::File,
     io::{self, Read as _, Seek as _},
-    os::fd::AsFd as _,
     path::{Path, PathBuf},
 };
 
@@ -389,56 +389,6 @@ impl Libraries {
             self.without_copy.insert(key);
         }
         may
-    }
-
-    fn attach_file(
-        &mut self,
-        kernel: &mut Kernel,
-        id: FileId,
-        path: &Path,
-        file: io::Result<File>,
-    ) -> Result<Library, KernelError> {
-        let Plan { mut library, points, ops, presence, likeness, file } = self.plan_file(Some(kernel), path, file)?;
-        let Some((file, likeness)) = file.zip(likeness) else { return Ok(library) };
-        if let Some(known) = self.same(kernel, &likeness, &file) {
-            known.ids.push(id);
-            return Ok(Library { same_as: Some(known.path.clone()), ..Library::at(path) });
-        }
-        let op_points = self.number_ops(kernel, ops)?;
-        let is_of_scripts = presence.is_some();
-        let links = kernel.new_set();
-        let attached = kernel
-            .attach(links, file.as_fd(), &points)
-            .and_then(|()| kernel.attach_objects(links, file.as_fd(), &op_points));
-        match attached {
-            Ok(()) if points.is_empty() && op_points.is_empty() => drop(self.unprobed.insert(id, file)),
-            Ok(()) => {
-                if let Some(place) = presence
-                    && let Ok(file) = file.try_clone()
-                {
-                    self.unannounced.push((links, (place, file, path.to_path_buf())));
-                }
-                self.probed.push(Probed { ids: vec![id], links, likeness, file, path: path.to_path_buf() });
-                if is_of_scripts && self.choice != RowChoice::ALL {
-                    self.choose_all(kernel)?;
-                }
-            }
-            // This file cannot be probed; others can.
-            Err(error @ KernelError::Attach { .. }) => {
-                kernel.detach_sets(&[links]);
-                library.error = Some(error_chain(&error));
-                library.placed.clear();
-                library.ops = None;
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(library)
-    }
-
-    /// A file that is the same and has its probes.
-    fn same(&mut self, kernel: &mut Kernel, likeness: &Likeness, file: &File) -> Option<&mut Probed> {
-        let mut alike = self.probed.iter_mut().filter(|known| known.likeness == *likeness);
-        alike.find(|known| likeness.is_same(kernel, &known.file, file))
     }
 
     fn note(&self, note: Note) {
