@@ -78,7 +78,9 @@ fn libraries_of_ended_programs_are_given_back() {
         let mut target = waiting_with(&name, "pool", &["--rounds", "3"], &[("LD_LIBRARY_PATH", path)]);
         let pid = target.pid();
         let _ = agent.wait_for_processes(1);
-        assert!(agent.links() > before && !agent.open_files(copies.path()).is_empty(), "round {round}");
+        // It is found before its probes are placed.
+        let _ = agent
+            .wait_for_page("its probes", |_| agent.links() > before && !agent.open_files(copies.path()).is_empty());
         fs::write(target.folder.path().join("go"), "\n").expect("it reads");
         assert!(target.wait().success());
         let page = agent.wait_for_processes(0);
