@@ -188,3 +188,19 @@ fn holders_while_it_trains() {
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 }
+
+/// One command, without a capture: the server keeps 20 blocks of 256 KiB in each second, in a list, and others in none.
+#[test]
+fn holders_of_what_grows() {
+    let (mut target, folder) = Program::new("server.py grows 20 900 1").waiting();
+    go_on(&folder);
+    let found = ask(target.pid(), &["--growing", "--for=12s"]);
+    let [group] = found["groups"].as_array().expect("groups").as_slice() else { panic!("{found:#}") };
+    let holder = &group["held_by"][0];
+    assert_eq!((&holder["path"], &holder["is_sure"]), (&json!("__main__.kept[deque item]"), &json!(true)), "{found:#}");
+    let [blocks, bytes] = ["blocks", "size_bytes"].map(|key| group[key].as_u64().expect("a number"));
+    assert!(blocks > 40 && blocks < 900, "{blocks} blocks");
+    assert!(bytes >= blocks << 18 && bytes <= blocks * ((256 << 10) + 1024), "{bytes} bytes in {blocks} blocks");
+    target.assert_unharmed();
+    let _ = target.wait();
+}

@@ -55,7 +55,7 @@ pub(super) const DIFF: &str = "Examples:
 /// Examples of `holders`.
 pub(super) const OF_HOLDERS: &str = "Examples:
   sudo memscope-bpf holders --pid 1234                      all of the pool, by variable
-  sudo memscope-bpf holders --pid 1234 --growing            of what grows";
+  sudo memscope-bpf holders --pid 1234 --growing            of what grows in 20 s";
 
 /// Examples of `fleet`.
 pub(super) const FLEET: &str = "Examples:

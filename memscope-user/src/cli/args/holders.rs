@@ -1,6 +1,6 @@
 //! `holders`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 
@@ -22,15 +22,18 @@ pub(in crate::cli) struct HoldersArgs {
     /// Blocks at these addresses, each with its size if wanted: 0x12c100400000 or 0x12c100400000:2M.
     #[arg(long, value_name = "ADDR[:SIZE]", group = "which", value_delimiter = ',', value_parser = values::device_block)]
     pub block: Vec<(u64, Option<u64>)>,
-    /// Blocks that were live at the end of the capture, with TEXT in their call stack.
-    #[arg(long, value_name = "TEXT", group = "which", requires = "capture")]
+    /// Blocks that were live at the end of the capture, with TEXT in their call stack; without one, of those that come in the next 20 s.
+    #[arg(long, value_name = "TEXT", group = "which")]
     pub place: Option<String>,
-    /// Blocks of the places that grow in the capture.
-    #[arg(long, group = "which", requires = "capture")]
+    /// Blocks of the places that grow in the capture; without one, in the next 20 s.
+    #[arg(long, group = "which")]
     pub growing: bool,
     /// A capture or a dump of this process, for --place and --growing.
     #[arg(long, value_name = "FILE", requires = "which")]
     pub capture: Option<PathBuf>,
+    /// Watch the process for so long, for --place and --growing without a capture.
+    #[arg(long = "for", value_name = "TIME", requires = "which", conflicts_with = "capture", value_parser = values::duration, default_value = "20s")]
+    pub duration: Duration,
     /// Different paths for each block, at most.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=20))]
     pub paths: u32,
