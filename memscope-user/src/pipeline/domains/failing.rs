@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use super::super::rows::RawCall;
 use super::super::turn::{At, Turn};
-use super::pools::Pools;
+use super::pools::{PoolRequest, Pools};
 use super::{Interpreted, mstx};
 use crate::decode::Phase;
 use crate::hash::HashMap;
@@ -251,12 +251,8 @@ impl Failing {
 
     /// A pool has refused a request for good, without a call of the driver: beyond the memory fraction, for instance. `stacks` are those of the
     /// request.
-    pub(super) fn refused_by_pool(
-        &mut self,
-        (pool, caller, size_bytes): (Pool, Name, u64),
-        stacks: Stacks,
-        turn: &mut Turn<'_>,
-    ) {
+    pub(super) fn refused_by_pool(&mut self, asked: PoolRequest, stacks: Stacks, turn: &mut Turn<'_>) {
+        let PoolRequest { pool, caller, size_bytes } = asked;
         let (tid, device) = (turn.at.tid, turn.device());
         if !known_or_room(&mut self.threads, tid) {
             return;

@@ -29,8 +29,8 @@ const MAX_LEAVING: usize = 1 << 20;
 pub(in crate::pipeline) enum Effect {
     /// A pool reports a block.
     Report(PoolReport),
-    /// The thread requests this size from a pool.
-    Request { pool: Pool, caller: Name, size_bytes: u64 },
+    /// The thread requests a block from a pool.
+    Request(PoolRequest),
     /// The program has the pool give unused memory back.
     EmptyCache,
     /// The program changes settings.
@@ -43,6 +43,14 @@ pub(in crate::pipeline) enum Effect {
     OwnPool { device: Option<u32>, own: OwnPool },
     /// The wrong function was located: all its reports are ignored.
     Mislocated { symbol: Name },
+}
+
+/// A request to a pool.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pipeline) struct PoolRequest {
+    pub(in crate::pipeline) pool: Pool,
+    pub(in crate::pipeline) caller: Name,
+    pub(in crate::pipeline) size_bytes: u64,
 }
 
 /// A pool's report of one of its blocks.
@@ -96,11 +104,11 @@ pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
             stream: None,
         }),
         (PoolCall::Report, _) => pool_report(call)?,
-        (PoolCall::Request, _) => Effect::Request {
+        (PoolCall::Request, _) => Effect::Request(PoolRequest {
             pool: call.backend.pool_of_framework(call.probe.info.pool.as_deref()).ok_or(Unusable)?,
             caller: call.probe.symbol,
             size_bytes: call.field(Field::Size)?,
-        },
+        }),
         // Of one pool of its own, which gives back what the program does not use any more: no blocks of others.
         (PoolCall::EmptyCache, _) if own_pool(call).is_ok_and(|pool| pool != ALL_POOLS) => return Ok(None),
         (PoolCall::EmptyCache, _) => Effect::EmptyCache,
@@ -201,9 +209,7 @@ fn pool_report(call: &RawCall<'_>) -> Result<Effect, Unusable> {
 /// A request to a pool without an answer yet.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
-    pool: Pool,
-    caller: Name,
-    size_bytes: u64,
+    request: PoolRequest,
     time_ns: u64,
     /// Failures of the process before it.
     failures: u64,
@@ -241,7 +247,7 @@ impl Pools {
     pub(in crate::pipeline) fn apply(&mut self, effect: &Effect, turn: &mut Turn<'_>, failing: &mut Failing) {
         match *effect {
             Effect::Report(ref report) => self.function_reported(report, turn, failing),
-            Effect::Request { pool, caller, size_bytes } => self.asked((pool, caller, size_bytes), turn, failing),
+            Effect::Request(request) => self.asked(request, turn, failing),
             Effect::EmptyCache => {
                 self.refused(turn, failing);
                 turn.emit(Device::None, EventKind::CacheEmptied);
@@ -263,10 +269,10 @@ impl Pools {
     }
 
     /// The thread requests a block. An earlier request of it without an answer has failed.
-    fn asked(&mut self, (pool, caller, size_bytes): (Pool, Name, u64), turn: &mut Turn<'_>, failing: &mut Failing) {
+    fn asked(&mut self, request: PoolRequest, turn: &mut Turn<'_>, failing: &mut Failing) {
         self.refused(turn, failing);
         let (time_ns, failures) = (turn.at.time_ns, failing.count());
-        self.wanted.insert(turn.at.tid, Wanted { pool, caller, size_bytes, time_ns, failures, queried: None });
+        self.wanted.insert(turn.at.tid, Wanted { request, time_ns, failures, queried: None });
     }
 
     /// The thread queries the free memory of its device.
@@ -286,15 +292,16 @@ impl Pools {
     }
 
     fn refuse(&self, wanted: Wanted, turn: &mut Turn<'_>, failing: &mut Failing) {
-        let Wanted { pool, caller, size_bytes, time_ns, failures, queried } = wanted;
-        if size_bytes == 0 {
+        let Wanted { request, time_ns, failures, queried } = wanted;
+        if request.size_bytes == 0 {
             return;
         }
-        turn.emit(turn.device(), EventKind::PoolRefused(PoolRefused { size_bytes, asked_ns: time_ns }));
+        let refused = PoolRefused { size_bytes: request.size_bytes, asked_ns: time_ns };
+        turn.emit(turn.device(), EventKind::PoolRefused(refused));
         // The pool did not ask the driver. The query is for the text of its error; without one the thread may have been killed.
-        let is_own = failures == failing.count() && !self.ignores(pool);
+        let is_own = failures == failing.count() && !self.ignores(request.pool);
         if let Some(stacks) = queried.filter(|_| is_own) {
-            failing.refused_by_pool((pool, caller, size_bytes), stacks, turn);
+            failing.refused_by_pool(request, stacks, turn);
         }
     }
 
@@ -376,8 +383,8 @@ impl Pools {
             return;
         }
         let wanted = if pool.is_known_framework() { self.wanted.remove(&turn.at.tid) } else { None };
-        let wanted = wanted.filter(|wanted| wanted.size_bytes <= size_bytes);
-        let requested_bytes = wanted.map(|wanted| wanted.size_bytes);
+        let wanted = wanted.filter(|wanted| wanted.request.size_bytes <= size_bytes);
+        let requested_bytes = wanted.map(|wanted| wanted.request.size_bytes);
         let asked = Asked { time_ns: wanted.map(|wanted| wanted.time_ns), stream };
         let new = NewBlock::of_pool(pool, turn.device_or_own(device), addr, size_bytes);
         turn.hand_out(key, &NewBlock { requested_bytes, asked, ..new }, totals);
