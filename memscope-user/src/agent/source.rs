@@ -91,7 +91,7 @@ fn options(config: &Config) -> TraceOptions {
     let (c, python) = (frames(config.stacks.native), frames(config.stacks.python));
     let usage = Duration::from_secs_f64(config.metrics.interval_seconds);
     TraceOptions {
-        collect: CollectOptions { events: Events::default(), analyses: Analyses::NONE, ..CollectOptions::default() },
+        collect: CollectOptions { events: Events::default(), analyses: Analyses::OFF, ..CollectOptions::default() },
         call_stacks: CallStacks { c, python, mixed: false, automatic: c.is_some() && python.is_some() },
         ring_bytes: config.budget.ring_bytes,
         usage: UsageOptions { interval: usage, per_second: 0, library: config.driver_library.clone() },

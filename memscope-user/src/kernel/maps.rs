@@ -149,11 +149,20 @@ impl Kernel {
 
     /// All counters above zero: row, reason, calls.
     pub fn misses(&self) -> Result<Vec<(u16, Miss, u64)>, KernelError> {
+        self.misses_of(&miss::ALL)
+    }
+
+    /// Those for one reason, of all rows. A call of the kernel for each row, where all reasons take one for each row and reason.
+    pub fn count(&self, miss: Miss) -> Result<u64, KernelError> {
+        Ok(self.misses_of(&[miss])?.into_iter().map(|(.., count)| count).sum())
+    }
+
+    fn misses_of(&self, reasons: &[Miss]) -> Result<Vec<(u16, Miss, u64)>, KernelError> {
         let map = self.ebpf.map("MISSES").ok_or(no_map("MISSES"))?;
         let counters: PerCpuArray<_, u64> = PerCpuArray::try_from(map).map_err(|error| map_error("MISSES", &error))?;
         let mut found = Vec::new();
         for row in 0..=self.rows {
-            for miss in miss::ALL {
+            for &miss in reasons {
                 let values = counters.get(&miss.counter(row), 0).map_err(|error| map_error("MISSES", &error))?;
                 let count: u64 = values.iter().sum();
                 if count != 0 {

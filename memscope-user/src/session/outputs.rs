@@ -62,6 +62,9 @@ pub(crate) fn demand(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Dem
     let given = args.given_to_scripts();
     let (args, rules) = (args.clone(), rules.cloned());
     let make = move |bits: u64| {
+        if !args.analyses.findings {
+            return Vec::new();
+        }
         let analyses = Analyses { questions: Questions::of_script(bits), ..Analyses::NONE };
         let args = CollectOptions { analyses, ..args.clone() };
         let rules = rules.clone().unwrap_or_else(|| Arc::new(RuleSet::builtin()));
@@ -290,9 +293,11 @@ impl Selecting {
     }
 }
 
-/// The requested analyses, of the requested part of the run; memory held at the end, and its places, are always
-/// reported. The ledger is that of whole devices.
+/// The requested analyses, of the requested part of the run. The ledger is that of whole devices.
 pub(crate) fn analyses(args: &CollectOptions, rules: Option<&Arc<RuleSet>>) -> Chosen {
+    if !args.analyses.findings {
+        return Chosen { analyses: Vec::new(), selected: Selecting::ALL };
+    }
     let selection = args.selection(rules);
     let of_chosen = of_chosen_blocks(args, rules);
     let of_whole: [Box<dyn Analysis>; 4] = [
@@ -348,4 +353,21 @@ fn asking(
 pub(crate) fn capture_name() -> String {
     let stamp = sinks::tree::stamp(&jiff::Zoned::now());
     format!("memscope_{}_{stamp}.capture", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A trace that is off has no analysis, and scripts that ask for one get none; one that asks for none has what each report has.
+    #[test]
+    fn nothing_is_judged_where_findings_are_off() {
+        let counts = |analyses| {
+            let options = CollectOptions { analyses, ..CollectOptions::default() };
+            let of_scripts = (demand(&options, None).make)(u64::MAX);
+            [super::analyses(&options, None).analyses.len(), of_scripts.len()]
+        };
+        assert_eq!(counts(Analyses::OFF), [0, 0]);
+        assert!(counts(Analyses::NONE).into_iter().all(|count| count > 0));
+    }
 }

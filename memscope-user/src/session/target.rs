@@ -176,16 +176,12 @@ impl Target {
 
     /// Records that the transport had no room for.
     pub(super) fn lost(&self) -> u64 {
-        self.kernel.misses().map_or(0, |misses| {
-            misses.iter().filter(|(_, miss, _)| *miss == Miss::RingFull).map(|(.., count)| count).sum()
-        })
+        self.kernel.count(Miss::RingFull).unwrap_or(0)
     }
 
     /// Reports how often threads and processes had to wait until libraries were probed.
     pub(super) fn report_waits(&self) {
-        let misses = self.kernel.misses().unwrap_or_default();
-        let sum = |wanted: Miss| misses.iter().filter(|(_, miss, _)| *miss == wanted).map(|(.., count)| count).sum();
-        let [held, stopped]: [u64; 2] = [Miss::Held, Miss::Stopped].map(sum);
+        let [held, stopped] = [Miss::Held, Miss::Stopped].map(|miss| self.kernel.count(miss).unwrap_or(0));
         self.speaker.debug(format_args!("late libraries: {held} hold(s), {stopped} stop(s)"));
     }
 

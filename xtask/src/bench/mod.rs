@@ -1,6 +1,7 @@
 //! `bench`: what tracing costs the target, what the tracer can take, and what the analyses find. Numbers are printed, never
 //! asserted.
 
+mod agent;
 mod answers;
 mod cost;
 mod holders;
@@ -87,6 +88,7 @@ const LONG: &str = "# Soak";
 const SCRIPTS: &str = "# Scripts";
 const WATCH: &str = "# Block watch";
 const LOADS: &str = "# Holds and stops";
+const AGENT: &str = "# The node agent";
 const COMPARED: &str = "# Beside an earlier build";
 
 /// In the order of the report.
@@ -99,6 +101,7 @@ const BENCHES: &[Bench] = &[
     Bench { name: "python", part: Some(SCRIPTS), run: Run::Measure(python::run) },
     Bench { name: "watch", part: Some(WATCH), run: Run::Measure(watch::run) },
     Bench { name: "loads", part: Some(LOADS), run: Run::Measure(loads::run) },
+    Bench { name: "agent", part: Some(AGENT), run: Run::Measure(agent::run) },
     Bench { name: BESIDE, part: Some(COMPARED), run: Run::Measure(beside) },
     Bench { name: "leaks", part: None, run: Run::Print(answers::leaks) },
     Bench { name: "sizes", part: None, run: Run::Print(answers::sizes) },

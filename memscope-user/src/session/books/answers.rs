@@ -34,7 +34,7 @@ pub(super) fn answers(book: &Book, apart_ns: u64) -> Answers {
     let (events, end) = book.events(apart_ns);
     let words = ["leaks", "decompose", "inefficient", "oom", "peaks", "fragmentation", "waits", "lifetimes"];
     let questions = words.into_iter().fold(Questions::NONE, Questions::with);
-    let analyses = Analyses { questions, oom_blocks: 3, cheap: false };
+    let analyses = Analyses { questions, oom_blocks: 3, ..Analyses::NONE };
     let options = CollectOptions { analyses, ..CollectOptions::default() };
     let rules = Arc::new(RuleSet::builtin());
     let mut chosen = outputs::analyses(&options, Some(&rules)).analyses;

@@ -88,6 +88,9 @@ pub struct Analyses {
     /// What costs no probe, beside those: requests that failed (without rows), free pieces of pools, inefficient use where
     /// accesses are written.
     pub cheap: bool,
+    /// Whether there are findings at all. What each report has comes without a question: memory held at the end and its places, the ledger of
+    /// devices, settings, what held blocks.
+    pub findings: bool,
 }
 
 impl Default for Analyses {
@@ -97,8 +100,11 @@ impl Default for Analyses {
 }
 
 impl Analyses {
-    /// None of them.
-    pub const NONE: Self = Self { questions: Questions::NONE, oom_blocks: DEFAULT_BLOCKS, cheap: false };
+    /// Only what each report has.
+    pub const NONE: Self =
+        Self { questions: Questions::NONE, oom_blocks: DEFAULT_BLOCKS, cheap: false, findings: true };
+    /// No findings: the listener gets events.
+    pub const OFF: Self = Self { findings: false, ..Self::NONE };
 
     /// With the question of a word added.
     #[must_use]
