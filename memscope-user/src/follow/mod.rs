@@ -39,6 +39,7 @@ use self::{
 pub use self::{
     choice::{Change, FollowOptions},
     environment::expected_libraries,
+    unused::mapped_by,
 };
 use crate::{
     capture::Note,

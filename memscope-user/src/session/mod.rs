@@ -43,6 +43,7 @@ mod stream;
 mod sums;
 mod target;
 pub(crate) mod text;
+mod unused;
 mod work;
 mod writer;
 

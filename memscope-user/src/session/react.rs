@@ -32,6 +32,7 @@ use super::{
     stream::Stream,
     target::{Child, Target, change_note},
     text,
+    unused::{Turn, Unused},
     work::Work,
 };
 use crate::{
@@ -214,7 +215,7 @@ impl Loop {
             // Its first tick is at once, when there is nothing to sample yet.
             let mut sample = every(self.monitor.as_ref().map_or(CLOCK, Monitor::interval));
             sample.tick().await;
-            let mut forget = every(self.forget_unused.unwrap_or(CLOCK));
+            let mut unused = Unused::new(self.forget_unused);
             let mut ending: Option<Ending> = None;
             loop {
                 tick = tick.min(time::Instant::now() + self.until_tick());
@@ -233,7 +234,7 @@ impl Loop {
                     _ = sample.tick() => self.take_sample(),
                     _ = status.tick() => self.on_status(),
                     _ = clock.tick() => { self.note_clock(); None }
-                    _ = forget.tick(), if self.forget_unused.is_some() => self.on_forget(),
+                    turn = unused.next() => self.on_unused(turn, &mut unused),
                     in_time = Ending::wait(&mut ending) => {
                         if !in_time {
                             self.last_look = LastLook::Missed;
@@ -332,14 +333,17 @@ impl Loop {
     }
 
     /// Gives back what no process uses any more.
-    fn on_forget(&mut self) -> Option<End> {
+    fn on_unused(&mut self, turn: Turn, unused: &mut Unused) -> Option<End> {
         let Target { follow, kernel, .. } = &mut self.target;
-        match follow.forget_unused(kernel, self.stream.stacks.files()) {
-            Ok(unused) => self.stream.stacks.forget(&unused),
-            Err(error) => return Some(End::Kernel(error_chain(&error))),
-        }
-        heap::give_back();
-        None
+        let done = match turn {
+            Turn::Begin => follow.all_traced(kernel).map(|pids| unused.look(pids)),
+            Turn::Mapped(mapped) => {
+                let forgotten = follow.forget_unused(kernel, &mapped, self.stream.stacks.files());
+                heap::give_back();
+                forgotten.map(|files| self.stream.stacks.forget(&files))
+            }
+        };
+        done.err().map(|error| End::Kernel(error_chain(&error)))
     }
 
     fn on_tick(&mut self) -> Option<End> {

@@ -53,7 +53,7 @@ fn options(args: &ForecastArgs) -> Result<TraceOptions, TraceError> {
         ..TraceArgs::default()
     };
     let options = trace.options(Traced::Processes(args.pid.clone()))?;
-    let collect = CollectOptions { analyses: Analyses::NONE, ..options.collect };
+    let collect = CollectOptions { analyses: Analyses::OFF, ..options.collect };
     // What the pool held before is read, but not what for: a server that is idle has figures, too.
     let holders = HolderOptions { looks: Looks::Never, purposes: false, ..options.holders };
     Ok(TraceOptions { collect, holders, ..options })
