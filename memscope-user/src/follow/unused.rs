@@ -50,6 +50,7 @@ impl Follow {
 }
 
 /// All files that these processes have mapped; `None`: not known of one of them. One that has ended has none.
+#[must_use]
 pub fn mapped_by(pids: Vec<u32>) -> Option<HashSet<FileId>> {
     let mut mapped = HashSet::new();
     for pid in pids {
