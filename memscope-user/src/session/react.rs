@@ -215,7 +215,7 @@ impl Loop {
             // Its first tick is at once, when there is nothing to sample yet.
             let mut sample = every(self.monitor.as_ref().map_or(CLOCK, Monitor::interval));
             sample.tick().await;
-            let mut unused = Unused::new(self.forget_unused);
+            let mut unused = Unused::new(self.forget_unused.map(every));
             let mut ending: Option<Ending> = None;
             loop {
                 tick = tick.min(time::Instant::now() + self.until_tick());

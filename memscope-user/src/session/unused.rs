@@ -1,12 +1,9 @@
 //! When a trace without an end looks for files that its processes do not use any more. The reading of what they have mapped takes a few
 //! milliseconds for each, so the loop, which new processes wait for, does not wait for that.
 
-use std::{collections::HashSet, future, thread, time::Duration};
+use std::{collections::HashSet, future, thread};
 
-use tokio::{
-    sync::oneshot,
-    time::{Interval, MissedTickBehavior, interval},
-};
+use tokio::{sync::oneshot, time::Interval};
 
 use crate::{
     follow::mapped_by,
@@ -33,12 +30,7 @@ pub(super) struct Unused {
 
 impl Unused {
     /// Looks in this interval, if at all.
-    pub(super) fn new(every: Option<Duration>) -> Self {
-        let interval = every.map(|every| {
-            let mut interval = interval(every);
-            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            interval
-        });
+    pub(super) const fn new(interval: Option<Interval>) -> Self {
         Self { interval, look: None }
     }
 
@@ -77,24 +69,23 @@ impl Unused {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::interval;
+
     use super::*;
     use crate::os::maps::mapped_files;
-
-    fn wait(unused: &mut Unused) -> Turn {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-        runtime.block_on(unused.next())
-    }
 
     /// The first look is at once; what a process has mapped is its answer, and a process that is gone has nothing mapped.
     #[test]
     fn a_look_finds_what_is_mapped() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         let _inside = runtime.enter();
-        let mut unused = Unused::new(Some(Duration::from_secs(3600)));
+        let mut unused = Unused::new(Some(interval(Duration::from_secs(3600))));
         assert_eq!(runtime.block_on(unused.next()), Turn::Begin);
         let own = std::process::id();
         unused.look(vec![u32::MAX / 2, own]);
-        let Turn::Mapped(mapped) = wait(&mut unused) else { panic!("no answer") };
+        let Turn::Mapped(mapped) = runtime.block_on(unused.next()) else { panic!("no answer") };
         let files = mapped_files(own).expect("own mappings");
         assert!(!files.is_empty() && files.iter().all(|file| mapped.contains(&file.id)));
     }

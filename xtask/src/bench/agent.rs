@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
 use super::{
-    lab::{Calls, Lab, Running, send},
+    lab::{Calls, Held, Lab, Running, send},
     stats::Spread,
     table::Table,
 };
@@ -78,16 +78,20 @@ impl Agent {
         Ok(Self { running, port })
     }
 
-    /// Waits until these many processes are traced.
-    fn wait_for(&self, traced: u64) -> Result<()> {
+    /// Waits until these many processes are traced. One is found before all of its probes are placed.
+    fn wait_for(&self, lab: &Lab, traced: u64) -> Result<()> {
         let begin = Instant::now();
+        let mut placed = 0;
         while begin.elapsed() < FOUND {
+            let before = std::mem::replace(&mut placed, lab.site_count(&self.running)?);
             if let Ok(page) = self.page()
                 && number(&page, "memscope_targets{state=\"traced\"}").is_some_and(|count| count >= traced as f64)
+                && placed > 0
+                && placed == before
             {
                 return Ok(());
             }
-            thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(200));
         }
         bail!("the agent did not find the target within {} s", FOUND.as_secs())
     }
@@ -125,33 +129,39 @@ fn target(lab: &Lab) -> Command {
 }
 
 /// A process with the same libraries that waits: what is probed stays probed.
-fn bystander(lab: &Lab) -> Result<Running> {
-    let mut running = Running::start(lab.command(lab.program("calls")).args(["--kind", "pool", "--hold"]))?;
-    running.wait_for("ready ")?;
-    Ok(running)
+fn bystander(lab: &Lab) -> Result<Held> {
+    Held::start(lab.command(lab.program("calls")).args(["--kind", "pool", "--hold"]))
 }
 
-/// Nanoseconds of a call, while what `around` starts is at work.
-fn call_ns<T>(lab: &Lab, around: impl FnOnce() -> Result<T>, end: impl FnOnce(T) -> Result<()>) -> Result<f64> {
-    let mut target = Running::start(&mut target(lab))?;
-    let pid: u32 = target.wait_for("ready ")?.parse().context("no process id")?;
+/// Nanoseconds of a call of this target, while what `around` starts is at work.
+fn call_ns<T>(
+    command: &mut Command,
+    around: impl FnOnce() -> Result<T>,
+    end: impl FnOnce(T) -> Result<()>,
+) -> Result<f64> {
+    let Held { mut tracer, target } = Held::start(command)?;
     let beside = around()?;
-    send(pid, Signal::SIGUSR1)?;
-    let line = target.wait_for_line("{\"pid\"")?;
+    send(target, Signal::SIGUSR1)?;
+    let line = tracer.wait_for_line("{\"pid\"")?;
     end(beside)?;
-    send(pid, Signal::SIGTERM)?;
-    target.finish()?;
+    send(target, Signal::SIGTERM)?;
+    tracer.finish()?;
     Ok(Spread::of(Calls::parse(&line)?.block_ns).median)
+}
+
+/// The same with nothing beside it.
+fn alone_ns(command: &mut Command) -> Result<f64> {
+    call_ns(command, || Ok(()), Ok)
 }
 
 fn at_level(lab: &Lab, level: &Level) -> Result<f64> {
     let beside = bystander(lab)?;
     let start = || {
         let agent = Agent::start(lab, level, HASTE)?;
-        agent.wait_for(if level.stacks.is_some() { 2 } else { 1 })?;
+        agent.wait_for(lab, if level.stacks.is_some() { 2 } else { 1 })?;
         Ok(agent)
     };
-    let call = call_ns(lab, start, Agent::end)?;
+    let call = call_ns(&mut target(lab), start, Agent::end)?;
     drop(beside);
     Ok(call)
 }
@@ -159,7 +169,7 @@ fn at_level(lab: &Lab, level: &Level) -> Result<f64> {
 /// Probes of nothing at the places of a trace, or a trace.
 fn beside_trace(lab: &Lab, sites: &Path) -> Result<[f64; 2]> {
     let empty = call_ns(
-        lab,
+        &mut target(lab),
         || lab.probes(sites, "empty"),
         |probes| {
             drop(probes);
@@ -167,24 +177,16 @@ fn beside_trace(lab: &Lab, sites: &Path) -> Result<[f64; 2]> {
         },
     )?;
     let mut command = lab.tracer("run", &["--capture-only", "--call-stack", "c:32,python:32"])?;
-    let words: Vec<_> = {
-        let target = target(lab);
-        std::iter::once(target.get_program().to_owned()).chain(target.get_args().map(ToOwned::to_owned)).collect()
-    };
-    let mut traced = Running::start(command.arg("--").args(words))?;
-    let pid: u32 = traced.wait_for("ready ")?.parse().context("no process id")?;
-    send(pid, Signal::SIGUSR1)?;
-    let line = traced.wait_for_line("{\"pid\"")?;
-    send(pid, Signal::SIGTERM)?;
-    traced.wait()?;
-    Ok([empty, Spread::of(Calls::parse(&line)?.block_ns).median])
+    let target = target(lab);
+    command.arg("--").arg(target.get_program()).args(target.get_args());
+    Ok([empty, alone_ns(&mut command)?])
 }
 
 /// Where a trace has its probes.
 fn sites(lab: &Lab) -> Result<std::path::PathBuf> {
     let beside = bystander(lab)?;
     let agent = Agent::start(lab, &LEVELS[2], HASTE)?;
-    agent.wait_for(1)?;
+    agent.wait_for(lab, 1)?;
     let sites = lab.sites_of(&agent.running, "agent.sites")?;
     agent.end()?;
     drop(beside);
@@ -201,7 +203,7 @@ fn in_target(lab: &Lab) -> Result<Table> {
     let sites = sites(lab)?;
     let mut found: Vec<Vec<f64>> = Vec::new();
     for _ in 0..lab.repetitions {
-        let untraced = call_ns(lab, || Ok(()), Ok)?;
+        let untraced = alone_ns(&mut target(lab))?;
         let [empty, traced] = beside_trace(lab, &sites)?;
         let levels = LEVELS.iter().map(|level| at_level(lab, level)).collect::<Result<Vec<f64>>>()?;
         found.push([untraced, empty, traced].into_iter().chain(levels).collect());
@@ -243,18 +245,17 @@ fn agent_parts(lab: &Lab, level: &Level, time: Duration) -> Result<Vec<f64>> {
     let calls = (RATE * (time.as_secs() + 15)).to_string();
     let mut command = lab.command(lab.program("calls"));
     command.args(["--kind", "pool", "--frames", "28", "--hold", "--blocks", "1", "--calls", &calls]);
-    let mut target = Running::start(command.args(["--rate", &RATE.to_string()]))?;
-    let pid: u32 = target.wait_for("ready ")?.parse().context("no process id")?;
+    let held = Held::start(command.args(["--rate", &RATE.to_string()]))?;
     let agent = Agent::start(lab, level, [2.0, 1.0])?;
-    agent.wait_for(1)?;
-    send(pid, Signal::SIGUSR1)?;
+    agent.wait_for(lab, 1)?;
+    send(held.target, Signal::SIGUSR1)?;
     // The first stacks are looked up.
     thread::sleep(Duration::from_secs(11));
     let first = figures(&agent.page()?)?;
     thread::sleep(time);
     let last = figures(&agent.page()?)?;
     agent.end()?;
-    drop(target);
+    held.end()?;
     let events = last[0] - first[0];
     ensure!(events > 0.0, "the agent saw no event of the target");
     let parts = first.iter().zip(&last).skip(1).map(|(first, last)| (last - first) * 1e6 / events).collect();
