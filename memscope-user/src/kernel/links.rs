@@ -3,7 +3,7 @@
 use std::{
     os::fd::{AsRawFd as _, BorrowedFd},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -247,9 +247,24 @@ impl Kernel {
         Ok(())
     }
 
-    /// Takes the probes of these sets out.
+    /// Takes the probes of these sets out. The kernel does that at once, and then waits until no program runs at any probe: one does in a held
+    /// thread, until the caller has answered it. So the wait for the kernel has an end.
     pub fn detach_sets(&mut self, sets: &[LinkSet]) {
-        detach_all(self.links.extract_if(.., |(set, _)| sets.contains(set)).map(|(_, link)| link));
+        const PATIENCE: Duration = Duration::from_millis(100);
+        let (links, taken) = mpsc::channel::<UProbeLink>();
+        let (done, is_done) = mpsc::channel::<()>();
+        let detach = move || {
+            detach_all(taken.into_iter());
+            drop(done);
+        };
+        // Where no more threads are allowed, they stay until the end.
+        if thread::Builder::new().name("memscope-detach".to_owned()).spawn(detach).is_ok() {
+            for (_, link) in self.links.extract_if(.., |(set, _)| sets.contains(set)) {
+                let _ = links.send(link);
+            }
+            drop(links);
+            let _ = is_done.recv_timeout(PATIENCE);
+        }
     }
 
     /// Detaches everything, and returns how long it took. With single links kernels from 6.1 on take about 0.1 s per

@@ -58,6 +58,12 @@ impl Agent {
         assert!(self.process.stderr().contains(text), "{}", self.process.stderr());
     }
 
+    /// What it has said.
+    #[must_use]
+    pub fn said(&self) -> String {
+        self.process.stderr()
+    }
+
     /// Where it can be asked.
     #[must_use]
     pub fn socket(&self) -> PathBuf {

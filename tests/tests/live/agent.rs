@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -62,12 +63,7 @@ fn numbers_agree_with_the_journal() {
 fn libraries_of_ended_programs_are_given_back() {
     let name = own_name("gone");
     let agent = Agent::start(&name);
-    let copies = Folder::new();
-    for library in fs::read_dir(simulation().join("lib")).expect("libraries").filter_map(Result::ok) {
-        if library.path().is_file() {
-            fs::copy(library.path(), copies.path().join(library.file_name())).expect("a copy");
-        }
-    }
+    let copies = copies();
     let path = copies.path().to_str().expect("plain");
     let of_driver = |page: &Page, metric: &str| page.count(metric, &[("layer", "hal")]).unwrap_or_default();
     let before = agent.links();
@@ -95,6 +91,47 @@ fn libraries_of_ended_programs_are_given_back() {
         agent.wait_until_given_back(before, copies.path());
     }
     agent.end();
+}
+
+/// Probes are taken out while a shell runs one program after the other, each of which waits until it was looked at. That goes on: none waits
+/// for the longest time that is allowed.
+#[test]
+fn no_program_waits_for_probes_that_are_taken_out() {
+    let name = own_name("busy");
+    let agent = Agent::start(&name);
+    let folder = Folder::new();
+    let mut command = named(Path::new("/bin/bash"), &name, &folder);
+    command.env("LD_PRELOAD", "libascend_hal.so libascendcl.so");
+    command.args(["-c", "echo ready; while [ ! -e stop ]; do \"$@\"; done", "bash"]);
+    command.arg(workload_path("pool")).args(["--rounds", "1"]);
+    let mut shell = Target::start(command, folder, "ready");
+    let calls = |page: &Page| page.count("memscope_allocations_total", &[("layer", "hal")]) > Some(10);
+    let _ = agent.wait_for_page("its calls", calls);
+    let before = agent.links();
+    for _ in 0..3 {
+        let copies = copies();
+        let path = copies.path().to_str().expect("plain");
+        let mut target = waiting_with(&name, "pool", &["--rounds", "1"], &[("LD_LIBRARY_PATH", path)]);
+        let _ = agent.wait_for_page("further probes", |_| agent.links() > before);
+        fs::write(target.folder.path().join("go"), "\n").expect("it reads");
+        assert!(target.wait().success());
+        agent.wait_until_given_back(before, copies.path());
+    }
+    fs::write(shell.folder.path().join("stop"), "").expect("a file");
+    assert!(shell.wait().success());
+    assert!(!agent.said().contains("did not wait"), "{}", agent.said());
+    agent.end();
+}
+
+/// A copy of the simulated libraries.
+fn copies() -> Folder {
+    let copies = Folder::new();
+    for library in fs::read_dir(simulation().join("lib")).expect("libraries").filter_map(Result::ok) {
+        if library.path().is_file() {
+            fs::copy(library.path(), copies.path().join(library.file_name())).expect("a copy");
+        }
+    }
+    copies
 }
 
 /// Containers of one image share its probes, which were placed for the first of them. They stay while the second one runs.
