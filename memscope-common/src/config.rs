@@ -171,6 +171,9 @@ pub const PROCESS_HOLD: u32 = 1 << 3;
 /// itself.
 pub const PROCESS_HOLD_ALWAYS: u32 = 1 << 4;
 
+/// Reduced processes at once.
+pub const MAX_REDUCED: u32 = 1024;
+
 /// Index of the count of user space's changes to the traced processes.
 pub const OUTER_CHANGES: u32 = 0;
 /// Index of the kernel side's count of such changes.

@@ -182,23 +182,25 @@ pub const MAX_ELEMENTS: u64 = 16;
 pub const GROUP_API: u8 = 3;
 
 /// The returned value is 32 bits wide (an error code): the upper half of the register is noise.
-pub const ROW_RETURNS_INT: u8 = 1;
+pub const ROW_RETURNS_INT: u16 = 1;
 /// The row has a text: a C string, fetched when the row reports first.
-pub const ROW_TEXT: u8 = 1 << 1;
+pub const ROW_TEXT: u16 = 1 << 1;
 /// The argument does not point to the text, but [`ProbeRow::text_at`] bytes behind it is a pointer
 /// to the text (`std::string`).
-pub const ROW_TEXT_POINTED: u8 = 1 << 2;
+pub const ROW_TEXT_POINTED: u16 = 1 << 2;
 /// One record for each element of a list (`param`: [`ListShape`]). Its values are always the first argument, the
 /// element's words, and the companion at [`COMPANION_VALUE`]: fetching them one by one would be too much to verify.
-pub const ROW_LIST: u8 = 1 << 3;
+pub const ROW_LIST: u16 = 1 << 3;
 /// Its calls are operators: probed at both sides, where watched blocks are compared.
-pub const ROW_BOUNDARY: u8 = 1 << 4;
+pub const ROW_BOUNDARY: u16 = 1 << 4;
 /// While a call of this row is open, the runtime may hold its locks.
-pub const ROW_CLOSED: u8 = 1 << 5;
+pub const ROW_CLOSED: u16 = 1 << 5;
 /// A graph begins to be captured.
-pub const ROW_CAPTURE_BEGIN: u8 = 1 << 6;
+pub const ROW_CAPTURE_BEGIN: u16 = 1 << 6;
 /// The capture of a graph ends.
-pub const ROW_CAPTURE_END: u8 = 1 << 7;
+pub const ROW_CAPTURE_END: u16 = 1 << 7;
+/// Its calls are about single blocks of a pool: reduced processes go without them.
+pub const ROW_POOL_BLOCK: u16 = 1 << 8;
 
 /// In rows with [`ROW_LIST`]: most words of an element.
 pub const ELEMENT_WORDS: usize = 3;
@@ -218,7 +220,7 @@ pub struct ProbeRow {
     /// Values fetched, at most [`MAX_VALUES`].
     pub values: u8,
     /// `ROW_*` bits.
-    pub flags: u8,
+    pub flags: u16,
     /// C argument that points to the text.
     pub text_arg: u8,
     /// Calls of one group that nest in each other are reported once, the outermost; 0 is no group.
@@ -230,12 +232,14 @@ pub struct ProbeRow {
     /// Number of first values that are consecutive words in memory, behind one argument. They are read together: reads
     /// are most of a program's cost to the traced thread. 0 is none.
     pub together: u8,
+    /// 0: the size is a whole number of words.
+    pub reserved: [u8; 7],
     /// See above.
     pub param: i64,
     /// The values.
     pub fetch: [Fetch; MAX_VALUES],
 }
-const _: () = assert!(size_of::<ProbeRow>() == 48);
+const _: () = assert!(size_of::<ProbeRow>() == 56);
 
 impl ProbeRow {
     /// [`ProbeRow::together`] of these values.

@@ -4,7 +4,11 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, HashMap},
 };
-use memscope_common::config::{CHANGES, INNER_CHANGES, OUTER_CHANGES, ProcessState};
+use memscope_common::{
+    ProbeRow,
+    config::{CHANGES, INNER_CHANGES, MAX_REDUCED, OUTER_CHANGES, ProcessState},
+    row::ROW_POOL_BLOCK,
+};
 
 use crate::{
     current,
@@ -15,7 +19,11 @@ use crate::{
 #[map]
 pub(crate) static PROCESSES: HashMap<u32, ProcessState> = HashMap::with_max_entries(16384, 0);
 
-/// Changes of [`PROCESSES`], counted: those by user space, and those by programs.
+/// Processes of these whose calls about blocks of pools are passed over.
+#[map]
+static REDUCED: HashMap<u32, u32> = HashMap::with_max_entries(MAX_REDUCED, 0);
+
+/// Changes of [`PROCESSES`] and [`REDUCED`], counted: those by user space, and those by programs.
 #[map]
 static PROCESS_CHANGES: Array<u64> = Array::with_max_entries(CHANGES, 0);
 
@@ -27,13 +35,31 @@ static PROCESSES_KNOWN: Array<u64> = Array::with_max_entries(KNOWN_PROCESSES, 0)
 const KNOWN_PROCESSES: u32 = 4096;
 /// PIDs fit in 22 bits (`PID_MAX_LIMIT`).
 const PID_BITS: u32 = 22;
-const TRACED: u64 = 1 << PID_BITS;
+const TRACED_BIT: u64 = 1 << PID_BITS;
+const REDUCED_BIT: u64 = TRACED_BIT << 1;
+
+/// A thread of a traced process.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller {
+    /// `pid_tgid`.
+    pub(crate) id: u64,
+    how: u64,
+}
+
+impl Caller {
+    /// Its process is traced without such calls.
+    #[inline(always)]
+    pub(crate) fn goes_without(self, row: &ProbeRow) -> bool {
+        self.how & REDUCED_BIT != 0 && row.flags & ROW_POOL_BLOCK != 0
+    }
+}
 
 /// The current thread, if its process is traced.
 #[inline(always)]
-pub(crate) fn traced_thread() -> Option<u64> {
+pub(crate) fn traced_thread() -> Option<Caller> {
     let id = current::thread_id();
-    is_traced(current::tgid_of(id)).then_some(id)
+    let how = how_traced(current::tgid_of(id));
+    (how & TRACED_BIT != 0).then_some(Caller { id, how })
 }
 
 /// The state of a traced process. Its threads and user space change it.
@@ -43,23 +69,39 @@ pub(crate) fn state_of(tgid: u32) -> Option<*mut ProcessState> {
 }
 
 /// Whether a process is traced.
-///
-/// Caches the [`PROCESSES`] lookup, which dominates the cost for untraced processes. An entry is
-/// valid while the count of changes is the one that it was made at.
 #[inline(always)]
 pub(crate) fn is_traced(tgid: u32) -> bool {
-    let Some(changes) = changes() else { return false };
-    let question = changes << (PID_BITS + 1) | u64::from(tgid);
-    let Some(known) = PROCESSES_KNOWN.get_ptr_mut(tgid & (KNOWN_PROCESSES - 1)) else { return false };
+    how_traced(tgid) & TRACED_BIT != 0
+}
+
+/// Whether a process is traced, and reduced: `*_BIT` bits.
+///
+/// Caches the lookups, which dominate the cost for untraced processes. An entry is valid while the count of changes is the
+/// one that it was made at.
+#[inline(always)]
+fn how_traced(tgid: u32) -> u64 {
+    const HOW: u64 = TRACED_BIT | REDUCED_BIT;
+    let Some(changes) = changes() else { return 0 };
+    let question = changes << (PID_BITS + HOW.count_ones()) | u64::from(tgid);
+    let Some(known) = PROCESSES_KNOWN.get_ptr_mut(tgid & (KNOWN_PROCESSES - 1)) else { return 0 };
     // SAFETY: a live map value.
     let answer = unsafe { read_once(known) };
-    if answer & !TRACED == question {
-        return answer & TRACED != 0;
+    if answer & !HOW == question {
+        return answer & HOW;
     }
-    let traced = PROCESSES.get_ptr(&tgid).is_some();
+    let traced = PROCESSES.get_ptr(&tgid).map_or(0, |_| TRACED_BIT);
+    let reduced = REDUCED.get_ptr(&tgid).map_or(0, |_| REDUCED_BIT);
     // SAFETY: as above.
-    unsafe { write_once(known, question | if traced { TRACED } else { 0 }) };
-    traced
+    unsafe { write_once(known, question | traced | reduced) };
+    traced | reduced
+}
+
+/// A process is gone.
+#[inline(always)]
+pub(crate) fn forget(tgid: u32) {
+    let _ = PROCESSES.remove(&tgid);
+    let _ = REDUCED.remove(&tgid);
+    changed();
 }
 
 /// The count of changes. Read before the lookup: a change in between then outdates the entry.

@@ -51,9 +51,9 @@ fn row(ctx: *mut c_void) -> u32 {
 
 /// Runs the body for a thread of a traced process. Comes first: other processes pay for this check only.
 #[inline(always)]
-fn traced(body: impl FnOnce(u64) -> u32) {
-    if let Some(id) = filter::traced_thread() {
-        body(id);
+fn traced(body: impl FnOnce(filter::Caller) -> u32) {
+    if let Some(caller) = filter::traced_thread() {
+        body(caller);
     }
 }
 
@@ -74,39 +74,39 @@ macro_rules! program {
 
 program!(
     /// Entry, one link per probe.
-    enter in "uprobe", ctx => traced(|id| probes::enter::<true>(ctx, id, cookie(ctx)))
+    enter in "uprobe", ctx => traced(|caller| probes::enter::<true>(ctx, caller, cookie(ctx)))
 );
 program!(
     /// Return, one link per probe.
-    leave in "uretprobe", ctx => traced(|id| probes::leave::<true>(ctx, id, row(ctx)))
+    leave in "uretprobe", ctx => traced(|caller| probes::leave::<true>(ctx, caller, row(ctx)))
 );
 program!(
     /// Entry, one link for many probes (kernel 6.6 and later).
-    enter_multi in "uprobe.multi", ctx => traced(|id| probes::enter::<true>(ctx, id, cookie(ctx)))
+    enter_multi in "uprobe.multi", ctx => traced(|caller| probes::enter::<true>(ctx, caller, cookie(ctx)))
 );
 program!(
     /// Return, one link for many probes.
-    leave_multi in "uretprobe.multi", ctx => traced(|id| probes::leave::<true>(ctx, id, row(ctx)))
+    leave_multi in "uretprobe.multi", ctx => traced(|caller| probes::leave::<true>(ctx, caller, row(ctx)))
 );
 program!(
     /// A function's own return instruction, one link per probe.
-    leave_own in "uprobe", ctx => traced(|id| probes::leave_own::<true>(ctx, id, row(ctx)))
+    leave_own in "uprobe", ctx => traced(|caller| probes::leave_own::<true>(ctx, caller, row(ctx)))
 );
 program!(
     /// The same, one link for many probes.
-    leave_own_multi in "uprobe.multi", ctx => traced(|id| probes::leave_own::<true>(ctx, id, row(ctx)))
+    leave_own_multi in "uprobe.multi", ctx => traced(|caller| probes::leave_own::<true>(ctx, caller, row(ctx)))
 );
 program!(
     /// Entry, where programs of single rows jump to.
-    enter_slot in "uprobe", ctx => traced(|id| probes::enter::<false>(ctx, id, row_programs::jumper().into()))
+    enter_slot in "uprobe", ctx => traced(|caller| probes::enter::<false>(ctx, caller, row_programs::jumper().into()))
 );
 program!(
     /// Return, where programs of single rows jump to.
-    leave_slot in "uretprobe", ctx => traced(|id| probes::leave::<false>(ctx, id, row_programs::jumper()))
+    leave_slot in "uretprobe", ctx => traced(|caller| probes::leave::<false>(ctx, caller, row_programs::jumper()))
 );
 program!(
     /// A function's own return instruction, where programs of single rows jump to.
-    leave_own_slot in "uprobe", ctx => traced(|id| probes::leave_own::<false>(ctx, id, row_programs::jumper()))
+    leave_own_slot in "uprobe", ctx => traced(|caller| probes::leave_own::<false>(ctx, caller, row_programs::jumper()))
 );
 program!(
     /// Faults in a text before [`enter`] reads it; may wait for the page (Linux 6.0).
@@ -118,11 +118,11 @@ program!(
 );
 program!(
     /// Entry of a call with a text that is reported at once; may wait for the page.
-    enter_text in "uprobe.s", ctx => traced(|id| probes::enter_text(ctx, id, cookie(ctx)))
+    enter_text in "uprobe.s", ctx => traced(|caller| probes::enter_text(ctx, caller.id, cookie(ctx)))
 );
 program!(
     /// The same, one link for many probes.
-    enter_text_multi in "uprobe.multi.s", ctx => traced(|id| probes::enter_text(ctx, id, cookie(ctx)))
+    enter_text_multi in "uprobe.multi.s", ctx => traced(|caller| probes::enter_text(ctx, caller.id, cookie(ctx)))
 );
 program!(
     /// A place with arguments that lead to tensors, one link per probe.

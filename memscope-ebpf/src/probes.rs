@@ -13,7 +13,8 @@ use crate::{
     calls::{self, Entered, Outcome},
     current,
     emit::{Call, emit_call, emit_list, emit_status, text_at},
-    filter, regs,
+    filter::{self, Caller},
+    regs,
     rows::row_of,
     sites, stacks,
     thread::Thread,
@@ -26,8 +27,12 @@ use crate::{
 /// The lower half of `cookie` is the row's number. `LOOPS`: see [`stacks::take`]; a program without
 /// it has no cookies.
 #[inline(never)]
-pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, id: u64, cookie: u64) -> u32 {
+pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, caller: Caller, cookie: u64) -> u32 {
     let Some(row) = row_of(cookie as u32) else { return 0 };
+    if caller.goes_without(row) {
+        return 0;
+    }
+    let id = caller.id;
     let regs = regs::of(ctx);
     let number = cookie as u16;
     if row.when == When::Library as u8 {
@@ -53,8 +58,12 @@ pub(crate) fn enter<const LOOPS: bool>(ctx: *mut c_void, id: u64, cookie: u64) -
 
 /// A probed call returns.
 #[inline(never)]
-pub(crate) fn leave<const LOOPS: bool>(ctx: *mut c_void, id: u64, number: u32) -> u32 {
+pub(crate) fn leave<const LOOPS: bool>(ctx: *mut c_void, caller: Caller, number: u32) -> u32 {
     let Some(row) = row_of(number) else { return 0 };
+    if caller.goes_without(row) {
+        return 0;
+    }
+    let id = caller.id;
     let regs = regs::of(ctx);
     let status = status(regs, row);
     // Most calls that were reported at entry: they succeeded.
@@ -83,8 +92,12 @@ pub(crate) fn leave<const LOOPS: bool>(ctx: *mut c_void, id: u64, number: u32) -
 
 /// A probed call is about to execute its own return instruction.
 #[inline(never)]
-pub(crate) fn leave_own<const LOOPS: bool>(ctx: *mut c_void, id: u64, number: u32) -> u32 {
+pub(crate) fn leave_own<const LOOPS: bool>(ctx: *mut c_void, caller: Caller, number: u32) -> u32 {
     let Some(row) = row_of(number) else { return 0 };
+    if caller.goes_without(row) {
+        return 0;
+    }
+    let id = caller.id;
     let regs = regs::of(ctx);
     if is_own_call(id, regs) {
         return 0;

@@ -113,8 +113,7 @@ pub(crate) fn freed<const RAW: bool>(ctx: *mut c_void) {
     let Some(state) = filter::state_of(pid) else { return };
     // SAFETY: a live map value.
     if unsafe { read_once(&raw const (*state).first_ended) } != 0 {
-        let _ = PROCESSES.remove(&pid);
-        filter::changed();
+        filter::forget(pid);
         stacks::forget(pid);
         waits::forget(pid);
     }

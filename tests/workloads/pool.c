@@ -5,7 +5,8 @@
  * --workspaces: uses of the workspace in each round, each larger than the one before.
  * --threads: threads that each do all rounds, on streams of their own.
  * --hold: further blocks that live from the start to the end.
- * --serve: prints "ready <pid>" when those are there, then goes on with rounds until SIGTERM; each round is a step.
+ * --serve: prints "ready <pid>" when those are there, then goes on with rounds until SIGTERM; each round is a step. At SIGUSR1 it
+ *   requests more than a device has.
  * --idle: with --serve, it does nothing until SIGUSR1. */
 #include "common.h"
 #include "mstx/ms_tools_ext.h"
@@ -16,6 +17,9 @@ static uint64_t blocks, size, leaks, leak_size, shared, workspaces, hold;
 static uint64_t rounds;
 static int32_t device;
 static _Thread_local aclrtStream stream, other;
+
+/* A pebibyte. */
+#define TOO_MUCH ((size_t)1 << 50)
 
 static void *tensor(uint64_t bytes)
 {
@@ -76,7 +80,12 @@ static uint64_t serve(bool idle)
     fflush(stdout);
     if (idle && sigwaitinfo(&signals, NULL) == SIGTERM)
         return done;
-    while (sigtimedwait(&signals, NULL, &pause) < 0) {
+    for (int signal; (signal = sigtimedwait(&signals, NULL, &pause)) != SIGTERM;) {
+        if (signal == SIGUSR1) {
+            void *ptr;
+            if (aclrtMalloc(&ptr, TOO_MUCH, ACL_MEM_MALLOC_HUGE_FIRST) == ACL_SUCCESS)
+                return done;
+        }
         mstxRangeId step = mstxRangeStartA("step start", NULL);
         one_round(done++);
         mstxRangeEnd(step);

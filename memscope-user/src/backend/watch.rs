@@ -21,7 +21,7 @@ pub struct WatchLevels {
 
 /// Flags of a row for block watch: `ROW_*` bits.
 #[must_use]
-pub fn flags(spec: &ProbeSpec, levels: WatchLevels) -> u8 {
+pub fn flags(spec: &ProbeSpec, levels: WatchLevels) -> u16 {
     let boundary = match spec.meaning {
         CallKind::Atb(AtbCall::End) | CallKind::Watch(WatchCall::NpuOpEnd | WatchCall::AclnnOp) => levels.op,
         CallKind::Launch(LaunchCall::Launch) => levels.kernel,
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::probes::TorchCall;
 
-    fn of(symbol: &str, op: bool, kernel: bool) -> u8 {
+    fn of(symbol: &str, op: bool, kernel: bool) -> u16 {
         let spec = builtin().chain(rows()).find(|spec| spec.symbol == symbol).expect("a row");
         flags(spec, WatchLevels { op, kernel })
     }

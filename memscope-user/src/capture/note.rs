@@ -202,6 +202,13 @@ pub enum Note {
         /// The process.
         pid: u32,
     },
+    /// The calls about single blocks of a process's pools are passed over from here on, or are traced again.
+    PoolBlocks {
+        /// The process.
+        pid: u32,
+        /// They are traced.
+        traced: bool,
+    },
     /// The trace ended.
     End {
         /// Why.

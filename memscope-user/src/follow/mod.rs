@@ -448,6 +448,15 @@ impl Follow {
         Ok(())
     }
 
+    /// Has the calls of a process about single blocks of pools passed over, or traced again. False: it is not in the trace.
+    pub fn reduce(&self, kernel: &mut Kernel, pid: u32, is_reduced: bool) -> Result<bool, KernelError> {
+        let is_known = self.processes.contains_key(&pid);
+        if is_known {
+            kernel.reduce(pid, is_reduced)?;
+        }
+        Ok(is_known)
+    }
+
     fn remove(&mut self, pid: u32) {
         self.processes.remove(&pid);
         if let Some(interpreters) = &mut self.interpreters {

@@ -11,6 +11,8 @@ use super::{
     object::Kernel,
 };
 
+const REDUCED: &str = "REDUCED";
+
 impl Kernel {
     /// Puts a process into the trace.
     pub fn trace(&mut self, pid: u32, state: ProcessState) -> Result<(), KernelError> {
@@ -27,8 +29,25 @@ impl Kernel {
         changes.set(OUTER_CHANGES, &self.process_changes, 0).map_err(|error| map_error(NAME, &error))
     }
 
+    /// Passes the calls of a process about single blocks of pools over, or takes them again.
+    pub fn reduce(&mut self, pid: u32, is_reduced: bool) -> Result<(), KernelError> {
+        if is_reduced {
+            self.reduced()?.insert(&pid, &1, 0).map_err(|error| map_error(REDUCED, &error))?;
+        } else {
+            // A missing entry is no error.
+            let _ = self.reduced()?.remove(&pid);
+        }
+        self.processes_changed()
+    }
+
+    fn reduced(&mut self) -> Result<HashMap<&mut MapData, u32, u32>, KernelError> {
+        let map = self.ebpf.map_mut(REDUCED).ok_or(no_map(REDUCED))?;
+        HashMap::try_from(map).map_err(|error| map_error(REDUCED, &error))
+    }
+
     /// Takes a process out of the trace, if it is in it.
     pub fn forget(&mut self, pid: u32) -> Result<(), KernelError> {
+        let _ = self.reduced()?.remove(&pid);
         match self.processes()?.remove(&pid) {
             Ok(()) => self.processes_changed(),
             Err(MapError::KeyNotFound) => Ok(()),

@@ -549,6 +549,8 @@ pub enum EventKind {
     Graph(Graph),
     /// A pool of its own within `PyTorch`'s pool is made, used or given up. Has no row.
     OwnPool(OwnPool),
+    /// The calls about blocks of the process's pools are passed over from here on: their blocks are known no longer. Has no row.
+    PoolsLeftOut,
     /// A pool has got a block back for good.
     BlockReturned(BlockReturned),
     /// Address space changes.

@@ -458,6 +458,11 @@ impl Pipeline {
             @ (Note::PoolAsked { .. } | Note::PoolHeld { .. } | Note::PoolFound { .. } | Note::PoolRead { .. }) => {
                 self.apply_pool(time_ns, note);
             }
+            Note::PoolBlocks { pid, traced } => {
+                if let Some((process, shared)) = self.process(pid) {
+                    process.trace_pool_blocks(At::new(time_ns, pid), traced, shared);
+                }
+            }
             Note::UsageEnded => self.shared.usage = Usage::default(),
             Note::End { reason } => self.end_reason = Some(reason),
             Note::Watermark { .. }

@@ -120,7 +120,8 @@ impl Process {
         self.home.exec();
         self.failing.exec();
         self.mstx.exec();
-        (self.memory, self.pools, self.launches) = (Memory::default(), Pools::default(), Launches::default());
+        let pools = self.pools.exec();
+        (self.memory, self.pools, self.launches) = (Memory::default(), pools, Launches::default());
         (self.atb, self.script, self.codes) = (Atb::default(), Script::default(), Arc::default());
     }
 
@@ -136,6 +137,25 @@ impl Process {
         self.pools.all_refused(&mut turn, &mut self.failing);
         self.failing.all_failed(&mut turn);
         turn.free_all(cause);
+    }
+
+    /// Calls about blocks of its pools are passed over from here on, or are traced again.
+    pub(super) fn trace_pool_blocks(&mut self, at: At, traced: bool, shared: &mut Shared) {
+        let was_traced = self.pools.trace_blocks(traced);
+        if traced || !was_traced {
+            return;
+        }
+        self.home.meanwhile = None;
+        self.failing.pool_is_silent();
+        let mut turn = Turn::of_no_call(at, &mut self.home, shared);
+        turn.let_go_of_pools();
+        turn.report(Device::None, EventKind::PoolsLeftOut, true);
+    }
+
+    /// Whether calls about blocks of its pools are passed over.
+    #[cfg(feature = "trace")]
+    pub(super) const fn is_reduced(&self) -> bool {
+        self.pools.are_left_out()
     }
 
     /// Time has passed: silent threads have given up.

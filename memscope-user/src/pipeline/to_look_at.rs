@@ -71,11 +71,18 @@ impl Pipeline {
         known < waiting
     }
 
-    /// Blocks with holders that are worth a look, of the processes with the most memory.
+    /// Whether a process is traced without its pools.
+    pub(crate) fn is_reduced(&self, pid: u32) -> bool {
+        self.processes.get(&pid).is_some_and(Process::is_reduced)
+    }
+
+    /// Blocks with holders that are worth a look, of the processes with the most memory. A driver's block is held by its pool: of a process that is
+    /// traced without pools, none.
     pub(crate) fn choose_blocks(&mut self) -> Vec<ToLookAt> {
         let (start_ns, now_ns) = (self.shared.out.start_ns(), self.clock.real(self.last_ns));
         let of_process = |(pid, process): (&u32, &Process)| of(*pid, process.blocks().all(), start_ns, now_ns);
-        let mut all: Vec<ToLookAt> = self.processes.iter().map(of_process).collect();
+        let whole = self.processes.iter().filter(|(_, process)| !process.is_reduced());
+        let mut all: Vec<ToLookAt> = whole.map(of_process).collect();
         all.retain(|process| !process.places.is_empty());
         all.sort_by_key(|process| (Reverse(process.live_bytes), process.pid));
         all.truncate(MAX_PROCESSES);

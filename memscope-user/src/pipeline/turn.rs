@@ -377,6 +377,14 @@ impl<'a> Turn<'a> {
         }
     }
 
+    /// Ends the blocks that pools have handed out, as far as the trace goes.
+    pub(super) fn let_go_of_pools(&mut self) {
+        let of_pools = |key: &Key| matches!(key, Key::Pool(..));
+        for key in self.home.blocks.in_order().into_iter().filter(of_pools) {
+            self.free(key, FreeCause::TraceEnd, None);
+        }
+    }
+
     /// A free of an unknown block, or its refusal. Freeing a null pointer is no free.
     pub(super) fn unknown_free(&mut self, pool: Pool, addr: u64, refused: bool) {
         if addr == 0 {

@@ -307,6 +307,18 @@ pub enum WatchCall {
 }
 
 impl CallKind {
+    /// Whether it is about a single block of a pool: the frequent calls of a program, which reduced processes go without.
+    #[must_use]
+    pub const fn is_about_pool_block(self) -> bool {
+        match self {
+            Self::Pool(call) => {
+                matches!(call, PoolCall::Alloc | PoolCall::Free | PoolCall::Report | PoolCall::Request)
+            }
+            Self::Mstx(call) => matches!(call, MstxCall::RegionRegister | MstxCall::RegionUnregister),
+            _ => false,
+        }
+    }
+
     /// Whether it is worth knowing from where the call was made: what outputs have a row for, or a block.
     #[must_use]
     pub const fn has_stacks(self) -> bool {

@@ -2,9 +2,10 @@
 
 use super::{
     react::Loop,
-    target::{self, change_note},
+    target::{self, Target, change_note},
 };
 use crate::{
+    capture::Note,
     error_chain,
     follow::Change,
     kernel::{KernelError, LeftOutStacks},
@@ -17,7 +18,7 @@ const REPORTS: [PoolCall; 2] = [PoolCall::Report, PoolCall::Free];
 impl Loop {
     /// Puts a running process into the trace.
     pub(super) fn add(&mut self, pid: u32) -> Result<(), KernelError> {
-        let Self { target, stream, monitor, side, .. } = self;
+        let Self { target, stream, monitor, .. } = self;
         let mut running = Vec::new();
         let note = |change| {
             if let Some(monitor) = monitor {
@@ -27,15 +28,17 @@ impl Loop {
             stream.note(&change_note(change));
         };
         target.follow.attach(&mut target.kernel, pid, note)?;
-        // From here on no call is missed. Of a pool of which no reports come, nothing that is found would ever end.
-        if let Some(pools) = &side.pools
-            && REPORTS.iter().any(|call| target.follow.libraries().places(CallKind::Pool(*call)))
-        {
-            for pid in running {
-                pools.read(pid);
-            }
-        }
+        // From here on no call is missed.
+        self.read_pools(running);
         Ok(())
+    }
+
+    /// Has the pools of processes read. Of a pool of which no reports come, nothing that is found would ever end.
+    fn read_pools(&self, pids: impl IntoIterator<Item = u32>) {
+        let is_reported = |call| self.target.follow.libraries().places(CallKind::Pool(call));
+        if let Some(pools) = self.side.pools.as_ref().filter(|_| REPORTS.into_iter().any(is_reported)) {
+            pids.into_iter().for_each(|pid| pools.read(pid));
+        }
     }
 
     /// The same, where a failure is the process's alone: the trace of the others goes on.
@@ -57,6 +60,26 @@ impl Loop {
         self.note_changes();
         if let Err(error) = left {
             self.speaker.warn(format_args!("process {pid} stays in the trace: {}", error_chain(&error)));
+        }
+    }
+
+    /// Has the calls of a process about blocks of pools passed over, or traced again.
+    pub(super) fn reduce(&mut self, pid: u32, is_reduced: bool) {
+        let note = |traced| self.stream.note(&Note::PoolBlocks { pid, traced });
+        if !is_reduced {
+            // What is reported from here on counts.
+            note(true);
+        }
+        let Target { follow, kernel, .. } = &mut self.target;
+        match follow.reduce(kernel, pid, is_reduced) {
+            Ok(true) if is_reduced => note(false),
+            Ok(true) => self.read_pools([pid]),
+            Ok(false) => {}
+            Err(error) => {
+                let depth = if is_reduced { "with" } else { "without" };
+                let why = error_chain(&error);
+                self.speaker.warn(format_args!("process {pid} stays in the trace {depth} its pools: {why}"));
+            }
         }
     }
 

@@ -186,6 +186,7 @@ enum Ask {
     Findings,
     Join(u32, oneshot::Sender<Result<(), String>>),
     Leave(u32),
+    Reduce(u32, bool),
     LeaveOutStacks(LeftOutStacks),
 }
 
@@ -378,6 +379,17 @@ impl Control {
     /// Has a process leave the trace, as if it had ended. Its children stay.
     pub fn leave(&self, pid: u32) {
         let _ = self.asks.send(Ask::Leave(pid));
+    }
+
+    /// Has the calls of a process about single blocks of pools passed over, which are most of its calls: those of the driver, and requests
+    /// that fail, are still traced. The blocks that pools have handed out are known no longer.
+    pub fn reduce(&self, pid: u32) {
+        let _ = self.asks.send(Ask::Reduce(pid, true));
+    }
+
+    /// Has all calls of such a process traced again. What its pools hold then is read as that of a process that joins.
+    pub fn restore(&self, pid: u32) {
+        let _ = self.asks.send(Ask::Reduce(pid, false));
     }
 
     /// Has call stacks of some kinds left out from here on, of those that the options ask for.

@@ -276,6 +276,7 @@ impl Loop {
                 let _ = answer.send(self.join(pid));
             }
             Ask::Leave(pid) => self.leave(pid),
+            Ask::Reduce(pid, is_reduced) => self.reduce(pid, is_reduced),
             Ask::LeaveOutStacks(which) => self.leave_out_stacks(which),
         }
         None

@@ -161,7 +161,10 @@ impl Writer {
         let processes = looker.worth(at, failed, pipeline.choose_blocks());
         if processes.is_empty() {
             if let Some(pid) = failed {
-                let reason = "no live block of the process is known".to_owned();
+                let is_reduced = pipeline.is_reduced(pid);
+                let reason =
+                    if is_reduced { "its pools are not traced" } else { "no live block of the process is known" }
+                        .to_owned();
                 self.take(&note_record(monotonic_ns(), 0, &Note::NoLook { look: 0, pid, at, reason }));
             }
             return;

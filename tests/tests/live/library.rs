@@ -27,6 +27,7 @@ use memscope_tests::harness::{
     kernel,
     tracer::{Folder, Target, bpf_object, simulation, workload_path},
 };
+use nix::sys::signal::Signal;
 
 /// Address, bytes, and whether it begins.
 type Call = (u64, u64, bool);
@@ -206,6 +207,64 @@ fn log_of(folder: &Folder) -> String {
     }
     assert_eq!(logs.len(), 1, "{logs:?}");
     logs.remove(0)
+}
+
+/// A process loses the calls about blocks of its pools for a while: none of them comes meanwhile, and all of the driver's do, from begin to end.
+#[test]
+fn a_process_without_its_pools() {
+    #[derive(Default)]
+    struct Pools {
+        driver: Heard,
+        /// Reports of the pool before, and after.
+        reports: [AtomicUsize; 2],
+        left_out: AtomicUsize,
+        meanwhile: AtomicUsize,
+        is_restored: AtomicBool,
+    }
+    impl Listener for Pools {
+        fn event(&self, event: &Event) {
+            self.driver.event(event);
+            let pool = match &event.kind {
+                EventKind::PoolsLeftOut => {
+                    self.left_out.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+                EventKind::Alloc(alloc) => alloc.block.pool,
+                EventKind::Free(free) if free.cause == FreeCause::Program => free.block.pool,
+                _ => return,
+            };
+            if pool == pools::PTA {
+                let count = match (self.left_out.load(Ordering::Relaxed), self.is_restored.load(Ordering::Relaxed)) {
+                    (0, _) => &self.reports[0],
+                    (_, false) => &self.meanwhile,
+                    (_, true) => &self.reports[1],
+                };
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    let folder = Folder::new();
+    let heard = Arc::new(Pools::default());
+    let listener: Arc<Pools> = Arc::clone(&heard);
+    let trace = Trace::start(workload(&folder, "pool", &["--serve", "--leaks", "0"]), listener).expect("a trace");
+    let control = trace.control();
+    let count = |of: &AtomicUsize| of.load(Ordering::Relaxed);
+    wait_for("a report", || count(&heard.reports[0]) > 100);
+    let pid = control.program().expect("it runs");
+    control.reduce(pid);
+    wait_for("the end of reports", || count(&heard.left_out) == 1);
+    let known = heard.driver.calls().len();
+    wait_for("calls of the driver", || heard.driver.calls().len() > known + 100);
+    assert_eq!(count(&heard.meanwhile), 0);
+    heard.is_restored.store(true, Ordering::Relaxed);
+    control.restore(pid);
+    wait_for("a report", || count(&heard.reports[1]) > 100);
+    assert!(control.signal_program(Signal::SIGTERM));
+    let summary = trace.wait().expect("an end");
+    assert_eq!((summary.program_status, &summary.results.end), (Some(0), &End::Processes));
+    let outcome = summary.results.outcome.expect("findings");
+    assert_eq!((outcome.end.lost, count(&heard.left_out), count(&heard.meanwhile)), (0, 1, 0));
+    assert_eq!(heard.driver.calls(), of_journal(&folder));
 }
 
 /// What cannot begin is an error with its reason, and leaves nothing behind.

@@ -163,6 +163,7 @@ fn is_work(kind: &EventKind) -> bool {
         | EventKind::PoolSet(_)
         | EventKind::Graph(_)
         | EventKind::OwnPool(_)
+        | EventKind::PoolsLeftOut
         | EventKind::Region(_)
         | EventKind::DeviceUsage(_)
         | EventKind::Looked(_)

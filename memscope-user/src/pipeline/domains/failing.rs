@@ -196,6 +196,11 @@ impl Failing {
         self.has_pool = true;
     }
 
+    /// No framework's pool reports from here on.
+    pub(in crate::pipeline) const fn pool_is_silent(&mut self) {
+        self.has_pool = false;
+    }
+
     /// Looks at an effect before it is applied.
     pub(in crate::pipeline) fn before(&mut self, effect: &super::Effect, turn: &mut Turn<'_>) {
         if turn.shared.oom_pending > 0 && ends_request(effect) {

@@ -226,6 +226,8 @@ pub(in crate::pipeline) struct Pools {
     leaving: Recent<Key, u64>,
     /// Set once the located function turned out to be the wrong one.
     mislocated: bool,
+    /// Calls about blocks are passed over.
+    left_out: bool,
     /// Pools reported by functions of their own; reports of mstx about those are duplicates.
     by_function: Vec<Pool>,
     pub(super) heaps: Heaps,
@@ -237,6 +239,7 @@ impl Default for Pools {
             wanted: Recent::new(MAX_THREADS),
             leaving: Recent::new(MAX_LEAVING),
             mislocated: false,
+            left_out: false,
             by_function: Vec::new(),
             heaps: Heaps::default(),
         }
@@ -246,6 +249,7 @@ impl Default for Pools {
 impl Pools {
     pub(in crate::pipeline) fn apply(&mut self, effect: &Effect, turn: &mut Turn<'_>, failing: &mut Failing) {
         match *effect {
+            Effect::Report(_) | Effect::Request(_) if self.left_out => {}
             Effect::Report(ref report) => self.function_reported(report, turn, failing),
             Effect::Request(request) => self.asked(request, turn, failing),
             Effect::EmptyCache => {
@@ -313,6 +317,26 @@ impl Pools {
         }
     }
 
+    /// Calls about blocks are passed over from here on, or are traced again; gives whether they were traced. Of the first kind, the last may
+    /// come behind the note.
+    pub(in crate::pipeline) fn trace_blocks(&mut self, traced: bool) -> bool {
+        if !traced {
+            (self.wanted, self.leaving) = (Recent::new(MAX_THREADS), Recent::new(MAX_LEAVING));
+        }
+        !std::mem::replace(&mut self.left_out, !traced)
+    }
+
+    /// Those of another program that replaces this one.
+    pub(in crate::pipeline) fn exec(&self) -> Self {
+        Self { left_out: self.left_out, ..Self::default() }
+    }
+
+    /// Whether they are.
+    #[cfg(feature = "trace")]
+    pub(in crate::pipeline) const fn are_left_out(&self) -> bool {
+        self.left_out
+    }
+
     /// Whether reports of this pool are not taken: a wrong function was located.
     pub(in crate::pipeline) const fn ignores(&self, pool: Pool) -> bool {
         self.mislocated && pool.is_located()
@@ -347,7 +371,7 @@ impl Pools {
 
     /// A user of mstx reports a block. Ignored if a function of the pool itself reports it.
     pub(super) fn mstx_reported(&mut self, report: &PoolReport, turn: &mut Turn<'_>, failing: &mut Failing) {
-        if !self.by_function.contains(&report.pool) {
+        if !self.left_out && !self.by_function.contains(&report.pool) {
             self.reported(report, turn, failing);
         }
     }

@@ -24,6 +24,7 @@ mod memory;
 mod oom;
 mod ops;
 mod pool;
+mod reduced;
 mod script;
 mod stacks;
 
@@ -154,6 +155,7 @@ fn line(event: &Event) -> String {
             Looked::Found(found) => write!(line, "purposes of {} found", found.blocks.len()),
             Looked::Place(place) => write!(line, "looked {} {:?} {}", look.number, look.at, looked(place)),
         },
+        EventKind::PoolsLeftOut => write!(line, "pools left out"),
         EventKind::ProcessEnd => write!(line, "process end"),
     }
     .expect("written");

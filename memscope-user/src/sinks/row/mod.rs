@@ -98,6 +98,7 @@ impl<'a> Row<'a> {
             | EventKind::PoolSet(_)
             | EventKind::Graph(_)
             | EventKind::OwnPool(_)
+            | EventKind::PoolsLeftOut
             | EventKind::ProcessEnd => None,
         }
     }

@@ -78,7 +78,7 @@ pub(super) enum Input {
 pub(super) struct Common {
     pub(super) spec: WatchSpec,
     /// Rows by number, with their flags.
-    pub(super) rows: HashMap<u16, (&'static ProbeSpec, u8)>,
+    pub(super) rows: HashMap<u16, (&'static ProbeSpec, u16)>,
     /// Interprets their calls.
     pub(super) calls: Calls,
     pub(super) outputs: Outputs,

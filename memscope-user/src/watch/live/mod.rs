@@ -104,7 +104,7 @@ pub struct WatchOptions {
     /// The block to watch.
     pub spec: WatchSpec,
     /// Rows by number, with their flags.
-    pub rows: Vec<(u16, &'static ProbeSpec, u8)>,
+    pub rows: Vec<(u16, &'static ProbeSpec, u16)>,
     /// Where to write.
     pub outputs: Outputs,
     /// Sends messages to the user.
