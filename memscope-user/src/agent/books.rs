@@ -30,6 +30,8 @@ pub struct Known {
     pub attached: bool,
     /// Its events so far.
     pub events: u64,
+    /// Times that it lost its pools so far.
+    pub reductions: u64,
     /// It has ended, or left the trace.
     pub ended: bool,
 }
@@ -41,6 +43,8 @@ pub struct Account {
     pub processes: BTreeMap<u32, Known>,
     /// Their pools.
     pub series: Vec<(SeriesKey, Series)>,
+    /// Pools of living processes that are known no longer, with their last figures; each once.
+    pub parted: Vec<(SeriesKey, Series)>,
     /// Bytes in use and in all of each device, as the driver says.
     pub devices: BTreeMap<u32, (u64, u64)>,
     /// Requests that failed for want of memory since the last account.
@@ -65,6 +69,7 @@ impl Account {
 pub struct Books {
     processes: BTreeMap<u32, Known>,
     series: HashMap<SeriesKey, Series>,
+    parted: Vec<(SeriesKey, Series)>,
     /// Processes that have series and no start yet, with the accounts taken since.
     unstarted: BTreeMap<u32, u32>,
     devices: BTreeMap<u32, (u64, u64)>,
@@ -117,6 +122,7 @@ impl Books {
                 }
             }
             EventKind::AllocFailed(failed) => self.failed(event, failed),
+            EventKind::PoolsLeftOut => self.leave_out_pools(event.pid),
             EventKind::AllocRecovered(recovered) => {
                 self.failures.recovered(event.pid, recovered.request);
                 if let Some(recorder) = &mut self.recorder {
@@ -170,6 +176,7 @@ impl Books {
         let account = Account {
             processes: self.processes.clone(),
             series: ready.map(|(key, series)| (*key, series.clone())).collect(),
+            parted: std::mem::take(&mut self.parted),
             devices: self.devices.clone(),
             bundles: self.failures.take(),
             minutes,
@@ -203,7 +210,7 @@ impl Books {
                     self.forget_series(pid);
                 }
                 self.unstarted.remove(&pid);
-                let known = Known { parent: start.parent, attached: start.attached, events: 0, ended: false };
+                let known = Known { parent: start.parent, attached: start.attached, ..Known::default() };
                 self.processes.insert(pid, known);
             }
         }
@@ -214,6 +221,21 @@ impl Books {
             known.ended = true;
         }
         self.failures.ended(pid);
+    }
+
+    /// A process goes on without events of its pools.
+    fn leave_out_pools(&mut self, pid: u32) {
+        if let Some(known) = self.processes.get_mut(&pid) {
+            known.reductions += 1;
+        }
+        let Self { series, recorder, parted, places, .. } = self;
+        let pools: Vec<(SeriesKey, Series)> =
+            series.extract_if(|key, _| key.pid == pid && !key.pool.is_base()).collect();
+        *places -= pools.iter().map(|(_, series)| series.places()).sum::<usize>();
+        if let Some(recorder) = recorder {
+            recorder.part_pools(pools.iter().map(|(key, series)| (key, series)));
+        }
+        parted.extend(pools);
     }
 
     fn forget_series(&mut self, pid: u32) {
@@ -372,6 +394,24 @@ mod tests {
         let accounts: Vec<usize> = (0..15).map(|_| books.take().series.len()).collect();
         assert_eq!(accounts, [[0; 10].as_slice(), &[1, 0, 0, 0, 0]].concat());
         assert_eq!(books.places, 0);
+    }
+
+    /// Pools that are left out are in one account with their last figures, and their places are free again. The driver's stay.
+    #[test]
+    fn pools_that_are_left_out_are_read_once() {
+        let mut script = Script::new(PID, Device::Npu(0));
+        script.alloc(pools::HAL, 0x1000, 64).alloc(pools::PTA, 0x1000, 16).alloc(pools::PTA, 0x1010, 8);
+        script.event(EventKind::PoolsLeftOut).alloc(pools::HAL, 0x9000, 32);
+        let mut books = Books::default();
+        let start = ProcessStart { parent: 0, attached: false, command: "a".into(), pid_within: None };
+        books.observe(&Event { kind: EventKind::ProcessStart(start), ..script.events()[0].clone() });
+        script.events().iter().for_each(|event| books.observe(event));
+        assert_eq!(books.places, 2);
+        let account = books.take();
+        assert_eq!((account.series.len(), of(&account, pools::HAL).live_bytes), (1, 96));
+        let [(key, last)] = &account.parted[..] else { panic!("{:?}", account.parted) };
+        assert_eq!((key.pool, last.live_bytes, last.allocations), (pools::PTA, 24, 2));
+        assert_eq!((account.processes[&PID].reductions, books.take().parted.len()), (1, 0));
     }
 
     /// What a process held is read once after its end; another process of its number begins at zero.

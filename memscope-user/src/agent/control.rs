@@ -94,6 +94,9 @@ pub struct ProcessStatus {
     /// It is not traced for a while: the sums of its pools are read.
     #[serde(default)]
     pub left_out: bool,
+    /// It is traced without its pools for a while: their sums are read.
+    #[serde(default)]
+    pub reduced: bool,
     /// Its pools.
     pub pools: Vec<PoolStatus>,
 }

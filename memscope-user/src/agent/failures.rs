@@ -72,6 +72,9 @@ pub struct BundlePool {
     pub reserved_bytes: Option<u64>,
     /// Bytes that are in no place.
     pub untracked_bytes: u64,
+    /// When these figures were read out of the process's memory, nanoseconds since the Unix epoch: its pools are not traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_time_ns: Option<u64>,
     /// The places that hold most.
     pub places: Vec<BundlePlace>,
 }
@@ -221,7 +224,8 @@ fn add_holders(bundle: &mut Bundle, look: &PlaceLook) {
     }
 }
 
-fn pool(key: SeriesKey, series: &Series) -> BundlePool {
+/// A pool as it is known.
+pub(super) fn pool(key: SeriesKey, series: &Series) -> BundlePool {
     let places = series.largest_places(MAX_PLACES).into_iter().map(|(place, sum)| BundlePlace {
         stacks: place.stacks,
         size_bytes: place.stacks.is_empty().then_some(place.size_bytes),
@@ -237,6 +241,7 @@ fn pool(key: SeriesKey, series: &Series) -> BundlePool {
         used_bytes: series.used_bytes,
         reserved_bytes: series.reserved_bytes,
         untracked_bytes: series.untracked_bytes(),
+        read_time_ns: None,
         places: places.collect(),
     }
 }

@@ -180,6 +180,12 @@ impl Fold {
                 samples.push(of_process(key, series, target));
             }
         }
+        for (key, series) in &account.parted {
+            let place = targets.get(&key.pid).unwrap_or(&unknown).place.clone();
+            let group = Group { place, device: key.device, pool: known(key.pool) };
+            counters.entry(group.clone()).or_default().add(series);
+            self.ended.entry(group).or_default().0.add(series);
+        }
         self.forget(&live);
         self.begin(&counters, now_ns);
         let begun = |group: &Group| self.begun.get(group).copied().flatten();

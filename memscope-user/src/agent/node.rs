@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::aside::{Aside, LEFT_OUT};
+use self::aside::{Aside, LEFT_OUT, LeftOut};
 use super::{
     books::Account,
     budget::{Budget, Level, Reading, Reason, Step},
@@ -207,6 +207,7 @@ impl<S: Source> Node<S> {
         self.adopt(&account, now);
         self.keep_to_budget(&account, now);
         self.read_aside(&account, is_new.then_some(minute as u32), now);
+        self.aside.complete(&mut account.bundles, now);
         self.write_bundles(&account);
         self.keep_evidence(minutes, level, minute as u32, now);
         let own = self.own_samples(&account, now);
@@ -253,18 +254,22 @@ impl<S: Source> Node<S> {
         let mut busy = last.busiest(account);
         let seconds = now.duration_since(before).as_secs_f64().max(1e-3);
         let most = (self.config.budget.events_per_process as f64 * seconds) as u64;
+        busy.retain(|(pid, _)| !self.aside.is_settling(*pid));
         for (pid, count) in busy.iter().filter(|(_, count)| *count > most) {
             let rate = *count as f64 / seconds;
-            self.speaker.warn(format_args!("process {pid} is left out for 10 min: {rate:.0} events in a second"));
-            self.leave_out(*pid, now);
+            let what = match self.quieten(*pid, account, now) {
+                LeftOut::Pools => "traced without its pools",
+                LeftOut::All => "left out",
+            };
+            self.speaker.warn(format_args!("process {pid} is {what} for 10 min: {rate:.0} events in a second"));
         }
         busy.retain(|(_, count)| *count <= most);
         if let Some(step) = self.budget.read(&reading) {
-            self.step(step, &busy, now);
+            self.step(step, &busy, account, now);
         }
     }
 
-    fn step(&mut self, step: Step, busy: &[(u32, u64)], now: Instant) {
+    fn step(&mut self, step: Step, busy: &[(u32, u64)], account: &Account, now: Instant) {
         self.source.set_level(step.to);
         self.otlp.level_changed(step);
         *self.level_changes.entry(step.reason).or_default() += 1;
@@ -282,14 +287,10 @@ impl<S: Source> Node<S> {
             }
             (Level::NoStacks, Level::NoBusy) => {
                 if let Some((pid, _)) = busy.first() {
-                    self.leave_out(*pid, now);
+                    self.quieten(*pid, account, now);
                 }
             }
-            (Level::Detached, _) | (Level::NoBusy, Level::NoStacks) => {
-                for pid in self.aside.take() {
-                    self.discovery.forget(pid, now);
-                }
-            }
+            (Level::Detached, _) | (Level::NoBusy, Level::NoStacks) => self.take_back(now),
             _ => {}
         }
     }
@@ -299,7 +300,7 @@ impl<S: Source> Node<S> {
         for (pid, _) in account.processes.iter().filter(|(_, known)| known.ended) {
             self.targets.remove(pid);
         }
-        self.aside.forget(now);
+        self.end_aside(account, now);
         self.excluded.retain(|pid| process::uid_of(*pid).is_some());
     }
 
@@ -341,6 +342,7 @@ impl<S: Source> Node<S> {
             Sample::whole(family, labels, number)
         };
         let traced = account.processes.values().filter(|known| !known.ended).count() as u64;
+        let [reduced, left_out] = [LeftOut::Pools, LeftOut::All].map(|what| self.aside.count(what));
         let mut samples = vec![
             whole("memscope_events", None, account.events),
             whole("memscope_events_lost", Some(("reason", "ring_full")), self.last.lost),
@@ -350,9 +352,10 @@ impl<S: Source> Node<S> {
                 vec![("map", "places".to_owned())],
                 account.places as f64 / Account::MAX_PLACES as f64,
             ),
-            whole("memscope_targets", Some(("state", "traced")), traced),
+            whole("memscope_targets", Some(("state", "traced")), traced.saturating_sub(reduced)),
+            whole("memscope_targets", Some(("state", "reduced")), reduced),
             whole("memscope_targets", Some(("state", "excluded")), self.excluded.len() as u64),
-            whole("memscope_targets", Some(("state", "left_out")), self.aside.len() as u64),
+            whole("memscope_targets", Some(("state", "left_out")), left_out),
             whole("memscope_targets", Some(("state", "refused")), self.refused),
             whole("memscope_bundles", Some(("result", "ok")), self.bundles_written),
             whole("memscope_bundles", Some(("result", "error")), self.bundles_failed),

@@ -41,6 +41,10 @@ pub trait Source {
     fn join(&self, pid: u32) -> oneshot::Receiver<Result<(), String>>;
     /// A process leaves, as if it had ended.
     fn leave(&self, pid: u32);
+    /// The calls of a process about blocks of its pools are passed over.
+    fn reduce(&self, pid: u32);
+    /// They are traced again.
+    fn restore(&self, pid: u32);
     /// How much is traced from here on, of those that are in.
     fn set_level(&self, level: Level);
     /// A minute is over.
@@ -118,6 +122,14 @@ impl Source for Streaming {
 
     fn leave(&self, pid: u32) {
         self.control.leave(pid);
+    }
+
+    fn reduce(&self, pid: u32) {
+        self.control.reduce(pid);
+    }
+
+    fn restore(&self, pid: u32) {
+        self.control.restore(pid);
     }
 
     fn set_level(&self, level: Level) {

@@ -109,11 +109,15 @@ fn status_text(status: &Status) -> String {
 }
 
 fn process_text(process: &ProcessStatus, text: &mut String) {
-    let ProcessStatus { pid, command, namespace, pod, container, left_out, pools, .. } = process;
+    let ProcessStatus { pid, command, namespace, pod, container, left_out, reduced, pools, .. } = process;
     let place = [namespace, pod, container].map(String::as_str).into_iter().filter(|name| !name.is_empty());
     let place = place.collect::<Vec<_>>().join("/");
     // Memory takes everything.
-    let aside = if *left_out { "(left out for a while: its pool is read)" } else { "" };
+    let aside = match (*left_out, *reduced) {
+        (true, _) => "(left out for a while: its pool is read)",
+        (false, true) => "(traced without its pool for a while: it is read)",
+        (false, false) => "",
+    };
     let line = [command, &place, aside].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
     let _ = writeln!(text, "\n{pid} {line}");
     for PoolStatus { device, pool, live_bytes, untracked_bytes, seconds_left, growing, .. } in pools {
@@ -196,9 +200,11 @@ mod tests {
             pod: "job-0".into(),
             container: String::new(),
             left_out: false,
+            reduced: false,
             pools: vec![pool],
         };
         let aside = ProcessStatus { pid: 8, left_out: true, pools: Vec::new(), ..process.clone() };
+        let reduced = ProcessStatus { pid: 9, left_out: false, reduced: true, ..aside.clone() };
         let status = Status {
             version: "1".into(),
             level: 1,
@@ -207,14 +213,15 @@ mod tests {
             budget_cores: 0.02,
             events: 10,
             lost: 0,
-            processes: vec![process, aside],
+            processes: vec![process, aside, reduced],
             excluded: 3,
         };
         let expected = "agent 1: level 1, 1.23 % of a core of 2.00 % allowed, 10 events, 0 lost\n\
-            1 process traced, 3 left out by rules\n  after 80 s: level 0 -> 1 (cpu)\n\n\
+            2 processes traced, 3 left out by rules\n  after 80 s: level 0 -> 1 (cpu)\n\n\
             7 python train/job-0\n  npu:0 PTA: 2.0 MiB live, 1.0 MiB not known by place\n    \
             full in 2.0 h (60 min to later, or never, 90 %)\n    grows by 1.0 MiB a minute: f\n\n\
-            8 python train/job-0 (left out for a while: its pool is read)\n";
+            8 python train/job-0 (left out for a while: its pool is read)\n\n\
+            9 python train/job-0 (traced without its pool for a while: it is read)\n";
         assert_eq!(status_text(&status), expected);
     }
 }

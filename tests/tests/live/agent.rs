@@ -57,6 +57,56 @@ fn numbers_agree_with_the_journal() {
     agent.end();
 }
 
+/// A process with too many events loses those of its pool. All calls of the driver go on to be counted to the byte, one that fails leaves a
+/// bundle, and the pool's counters stay as they were.
+#[test]
+fn flooding_process_keeps_the_driver() {
+    /// The pool makes ten times as many in a page of 0.3 s, the driver a tenth.
+    const EVENTS: u32 = 20_000;
+    let name = own_name("fldr");
+    let agent = Agent::start_for(&name, EVENTS);
+    let mut target = waiting(&name, "pool", &["--serve", "--blocks", "200", "--size", "20000", "--leaks", "0"]);
+    let pid = target.pid();
+    let _ = agent.wait_for_processes(1);
+    fs::write(target.folder.path().join("go"), "\n").expect("it reads");
+    let state = |page: &Page, state: &str| page.count("memscope_targets", &[("state", state)]);
+    let count = |page: &Page, metric: &str, pool: &str| page.count(metric, &[("pool", pool)]).unwrap_or_default();
+    let allocations = "memscope_allocations_total";
+    let page = agent.wait_for_page("a process without its pool", |page| {
+        let live = page.count("memscope_memory_live_blocks", &[("pool", "pta")]);
+        state(page, "reduced") == Some(1) && live.is_none()
+    });
+    let known = ["hal", "pta"].map(|pool| count(&page, allocations, pool));
+    let page = agent.wait_for_page("further calls", |page| count(page, allocations, "hal") > known[0] + 100);
+    assert_eq!(count(&page, allocations, "pta"), known[1]);
+    assert_eq!([state(&page, "traced"), state(&page, "left_out")], [Some(0), Some(0)]);
+    target.signal(Signal::SIGUSR1);
+    agent.wait_for("ran out of memory");
+    let files: Vec<_> = fs::read_dir(agent.folder.path().join("bundles")).expect("bundles").flatten().collect();
+    let bundle: Value = serde_json::from_slice(&fs::read(files[0].path()).expect("a bundle")).expect("JSON");
+    let pools: Vec<&str> =
+        bundle["pools"].as_array().expect("pools").iter().filter_map(|pool| pool["pool"].as_str()).collect();
+    assert_eq!((files.len(), &bundle["pid"], pools), (1, &pid.into(), vec!["HAL"]), "{bundle:#}");
+    assert_eq!(bundle["not_looked_for"], "its pools are not traced");
+    target.signal(Signal::SIGTERM);
+    assert!(target.wait().success());
+    let page = agent.wait_for_processes(0);
+    let journal = target.folder.journal();
+    let entries = &journal.by_process()[&pid];
+    let truth = truth(entries, false);
+    let (allocated, freed): (Vec<_>, Vec<_>) = truth.calls.iter().partition(|call| call.is_alloc);
+    let sizes: u64 = allocated.iter().map(|call| call.block.size).sum();
+    assert_eq!(
+        [allocations, "memscope_frees_total", "memscope_allocated_bytes_total"]
+            .map(|metric| page.count(metric, &[("layer", "hal"), ("id", "0")])),
+        [Some(allocated.len() as u64), Some(freed.len() as u64), Some(sizes)]
+    );
+    let failed = page.count("memscope_allocation_failures_total", &[("layer", "hal"), ("reason", "oom")]);
+    assert_eq!((failed, count(&page, allocations, "pta")), (Some(1), known[1]));
+    assert_eq!(page.count("memscope_events_lost_total", &[]), Some(0));
+    agent.end();
+}
+
 /// Programs with libraries of their own come and go, as containers do: with the last process that has mapped them their probes and files are
 /// given back. Who runs them again is counted to the byte.
 #[test]

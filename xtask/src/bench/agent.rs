@@ -35,15 +35,40 @@ const HASTE: [f64; 2] = [0.2, 0.05];
 /// What of the target is traced.
 struct Level {
     name: &'static str,
-    /// Frames of native stacks and of Python's.
-    stacks: Option<[u32; 2]>,
+    how: How,
 }
 
-const LEVELS: [Level; 4] = [
-    Level { name: "level 0: stacks of Python, or native ones", stacks: Some([32, 32]) },
-    Level { name: "level 1: native stacks", stacks: Some([32, 0]) },
-    Level { name: "level 2: no stacks", stacks: Some([0, 0]) },
-    Level { name: "level 3, of a process that is left out", stacks: None },
+enum How {
+    /// All of it, with frames of native stacks and of Python's.
+    Whole([u32; 2]),
+    /// Without its pool: after the first page with events.
+    WithoutPool,
+    LeftOut,
+}
+
+impl How {
+    const fn stacks(&self) -> [u32; 2] {
+        match self {
+            Self::Whole(stacks) => *stacks,
+            Self::WithoutPool | Self::LeftOut => [0, 0],
+        }
+    }
+
+    const fn is_left_out(&self) -> bool {
+        matches!(self, Self::LeftOut)
+    }
+
+    const fn is_without_pool(&self) -> bool {
+        matches!(self, Self::WithoutPool)
+    }
+}
+
+const LEVELS: [Level; 5] = [
+    Level { name: "level 0: stacks of Python, or native ones", how: How::Whole([32, 32]) },
+    Level { name: "level 1: native stacks", how: How::Whole([32, 0]) },
+    Level { name: "level 2: no stacks", how: How::Whole([0, 0]) },
+    Level { name: "level 3, of a process without its pool", how: How::WithoutPool },
+    Level { name: "of a process that is left out", how: How::LeftOut },
 ];
 
 pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
@@ -61,13 +86,14 @@ impl Agent {
     fn start(lab: &Lab, level: &Level, [page, look]: [f64; 2]) -> Result<Self> {
         let port = free_port()?;
         let socket = lab.own("agent.sock");
-        let [native, python] = level.stacks.unwrap_or_default();
+        let [native, python] = level.how.stacks();
+        let most = if level.how.is_without_pool() { 1 } else { 4_000_000_000_u32 };
         // One that is left out is found, and leaves at once. Another one has to be in, or nothing would be probed.
         let rules =
-            if level.stacks.is_none() { "[[rules.list]]\ncommand = \"python3\"\naction = \"exclude\"\n" } else { "" };
+            if level.how.is_left_out() { "[[rules.list]]\ncommand = \"python3\"\naction = \"exclude\"\n" } else { "" };
         let settings = format!(
             "[discovery]\ninterval_seconds = {look:.2}\n[metrics]\nlisten = \"127.0.0.1:{port}\"\n\
-             interval_seconds = {page:.1}\n[budget]\ncores = 1000.0\nevents_per_process = 4000000000\n\
+             interval_seconds = {page:.1}\n[budget]\ncores = 1000.0\nevents_per_process = {most}\n\
              [stacks]\nnative = {native}\npython = {python}\n[names]\ncontainer_logs = \"\"\n\
              [control]\nsocket = \"{}\"\n{rules}",
             socket.display()
@@ -121,7 +147,11 @@ fn number(page: &str, series: &str) -> Option<f64> {
 
 /// Calls from Python: both kinds of stack are there.
 fn target(lab: &Lab) -> Command {
-    let calls = lab.pick(2000, 10_000).to_string();
+    target_of(lab, lab.pick(2000, 10_000))
+}
+
+fn target_of(lab: &Lab, calls: u64) -> Command {
+    let calls = calls.to_string();
     let mut command = lab.command("python3");
     command.arg(root().join("tests/workloads/calls.py")).arg(lab.library("bench/libcalls.so"));
     command.args(["pool", &calls, "5", FRAMES, "--hold"]);
@@ -158,10 +188,12 @@ fn at_level(lab: &Lab, level: &Level) -> Result<f64> {
     let beside = bystander(lab)?;
     let start = || {
         let agent = Agent::start(lab, level, HASTE)?;
-        agent.wait_for(lab, if level.stacks.is_some() { 2 } else { 1 })?;
+        agent.wait_for(lab, if level.how.is_left_out() { 1 } else { 2 })?;
         Ok(agent)
     };
-    let call = call_ns(&mut target(lab), start, Agent::end)?;
+    // Several pages pass within its first block of calls.
+    let mut target = if level.how.is_without_pool() { target_of(lab, 400_000) } else { target(lab) };
+    let call = call_ns(&mut target, start, Agent::end)?;
     drop(beside);
     Ok(call)
 }

@@ -253,6 +253,16 @@ impl Recorder {
         }
     }
 
+    /// Pools of a process that goes on are known no longer: they have their last rows.
+    pub(in crate::agent) fn part_pools<'a>(&mut self, series: impl Iterator<Item = (&'a SeriesKey, &'a Series)>) {
+        let Some(minute) = self.minute else { return };
+        let mut rows = Minute { minute, ..Minute::default() };
+        series.for_each(|(key, series)| self.rows_of(*key, series, &mut rows));
+        if rows.rows() > 0 {
+            self.push(rows);
+        }
+    }
+
     fn rows_of(&mut self, key: SeriesKey, series: &Series, rows: &mut Minute) {
         let (changes, failures) = self.pools.remove(&key).unwrap_or_default();
         let mut by_place = self.places.remove(&key).unwrap_or_default();

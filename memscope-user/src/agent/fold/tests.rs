@@ -62,6 +62,31 @@ fn containers_outlive_their_processes() {
     }
 }
 
+/// A process goes on without its pools: their counters stay, and what they held is live no more; once traced again they count on.
+#[test]
+fn pools_that_are_left_out_stay_counted() {
+    let mut books = Books::default();
+    let mut script = Script::new(7, Device::Npu(3));
+    script.alloc(pools::HAL, 0x1000, 4096).alloc(pools::PTA, 0x1000, 100).alloc(pools::PTA, 0x1100, 20);
+    script.free(pools::PTA, 0x1100).end(FreeCause::TraceEnd, pools::PTA, 0x1000).event(EventKind::PoolsLeftOut);
+    started(&mut books, &script);
+    let targets = BTreeMap::from([(7, place("a"))]);
+    let mut fold = Fold::default();
+    let mut read = |books: &mut Books, pool| {
+        let samples = fold.samples(&books.take(), &targets, 0, true);
+        ["memscope_memory_live_bytes", "memscope_allocated_bytes", "memscope_frees"]
+            .map(|family| number(&samples, family, &[("pool", pool)]))
+    };
+    for _ in 0..3 {
+        assert_eq!(read(&mut books, "pta"), [None, Some(120), Some(1)]);
+        assert_eq!(read(&mut books, "hal"), [Some(4096), Some(4096), Some(0)]);
+    }
+    let mut again = Script::new(7, Device::Npu(3));
+    again.alloc(pools::PTA, 0x2000, 7);
+    again.events().iter().for_each(|event| books.observe(event));
+    assert_eq!(read(&mut books, "pta"), [Some(7), Some(127), Some(1)]);
+}
+
 /// A pod that is gone is forgotten, after a while.
 #[test]
 fn empty_containers_are_forgotten() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Node;
+use super::{Node, aside::LeftOut};
 use crate::{
     agent::{
         books::Account,
@@ -25,7 +25,7 @@ impl<S: Source> Node<S> {
             if account.processes.get(pid).is_none_or(|known| known.ended) {
                 continue;
             }
-            processes.insert(*pid, process_status(*pid, target, self.aside.contains(*pid)));
+            processes.insert(*pid, process_status(*pid, target, self.aside.of(*pid)));
         }
         for (key, series) in &account.series {
             let Some(process) = processes.get_mut(&key.pid) else { continue };
@@ -49,7 +49,7 @@ impl<S: Source> Node<S> {
 }
 
 /// A process, with pools to come.
-fn process_status(pid: u32, target: &Target, left_out: bool) -> ProcessStatus {
+fn process_status(pid: u32, target: &Target, left_out: Option<LeftOut>) -> ProcessStatus {
     let place = target.place.clone();
     ProcessStatus {
         pid,
@@ -58,7 +58,8 @@ fn process_status(pid: u32, target: &Target, left_out: bool) -> ProcessStatus {
         namespace: place.namespace,
         pod: place.pod_name,
         container: place.container_name,
-        left_out,
+        left_out: left_out == Some(LeftOut::All),
+        reduced: left_out == Some(LeftOut::Pools),
         pools: Vec::new(),
     }
 }

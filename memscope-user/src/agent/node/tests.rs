@@ -8,14 +8,16 @@ use tokio::{sync::oneshot, task::LocalSet};
 use super::*;
 use crate::{
     agent::{
+        books::Books,
         books::Known,
         otlp::receiver::Receiver,
         reader::PoolReading,
         series::{Series, SeriesKey},
         source::Spent,
     },
+    analyses::script::Script,
     backend::ascend::pools,
-    model::Device,
+    model::{Device, Event, EventKind, ProcessStart},
     session::PoolSums,
 };
 
@@ -25,6 +27,8 @@ struct Said {
     account: RefCell<Account>,
     spent: Cell<Spent>,
     left: RefCell<Vec<u32>>,
+    reduced: RefCell<Vec<u32>>,
+    restored: RefCell<Vec<u32>>,
     levels: RefCell<Vec<Level>>,
     asked: RefCell<Vec<Vec<u32>>>,
     readings: RefCell<Vec<PoolReading>>,
@@ -37,6 +41,14 @@ impl Source for Said {
 
     fn leave(&self, pid: u32) {
         self.left.borrow_mut().push(pid);
+    }
+
+    fn reduce(&self, pid: u32) {
+        self.reduced.borrow_mut().push(pid);
+    }
+
+    fn restore(&self, pid: u32) {
+        self.restored.borrow_mut().push(pid);
     }
 
     fn set_level(&self, level: Level) {
@@ -109,16 +121,113 @@ fn flooded([first, second]: [u32; 2], start: Instant) -> Node<Said> {
     node
 }
 
-/// A process with more events than one may have is left out; the other one stays, and so does the level.
+/// Two pages more, the last one 30 s after the first: what is left of the first process floods, too. The page between has its last events of
+/// pools.
+fn flooded_without_pools([first, second]: [u32; 2], start: Instant) -> Node<Said> {
+    let mut node = flooded([first, second], start);
+    for seconds in [20, 30] {
+        node.source.account.borrow_mut().processes.entry(first).or_default().reductions = 1;
+        events(&node, &[(first, 10_001), (second, 9_999)]);
+        node.page(start + SECOND * seconds);
+    }
+    node
+}
+
+fn targets(node: &Node<Said>) -> [Option<u64>; 4] {
+    ["traced", "reduced", "left_out", "refused"].map(|state| {
+        let count = value(node, &format!("memscope_targets{{state=\"{state}\"}}"));
+        count.and_then(|count| count.parse().ok())
+    })
+}
+
+/// A process with more events than one may have loses those of its pools; the other one keeps all of its, and the level stays. It is traced whole
+/// again after ten minutes.
+#[test]
+fn flooding_process_loses_its_pools() {
+    let [own, parent] = living();
+    let start = Instant::now();
+    let mut node = flooded([own, parent], start);
+    assert_eq!((node.source.reduced.take(), node.source.left.take()), (vec![own], vec![]));
+    assert!(node.source.levels.borrow().is_empty());
+    assert_eq!(targets(&node), [Some(1), Some(1), Some(0), Some(0)]);
+    assert_eq!(value(&node, "memscope_agent_level").as_deref(), Some("0"));
+    let of = |node: &Node<Said>| -> Vec<_> {
+        node.status().processes.iter().map(|process| (process.pid, process.reduced, process.left_out)).collect()
+    };
+    let mut expected = vec![(own, true, false), (parent, false, false)];
+    expected.sort_unstable();
+    assert_eq!(of(&node), expected);
+    node.page(start + SECOND * 609);
+    assert!(node.source.restored.borrow().is_empty());
+    node.page(start + SECOND * 611);
+    assert_eq!((node.source.restored.take(), node.source.left.take()), (vec![own], vec![]));
+    node.page(start + SECOND * 620);
+    assert_eq!(targets(&node), [Some(2), Some(0), Some(0), Some(0)]);
+}
+
+/// One that floods without its pools, too, is left out; what it did before it lost them does not count, for half a minute at most.
 #[test]
 fn flooding_process_is_left_out_alone() {
     let [own, parent] = living();
-    let node = flooded([own, parent], Instant::now());
-    assert_eq!(*node.source.left.borrow(), [own]);
+    let node = flooded_without_pools([own, parent], Instant::now());
+    assert_eq!((node.source.reduced.take(), node.source.left.take()), (vec![own], vec![own]));
     assert!(node.source.levels.borrow().is_empty());
-    let state = |state| value(&node, &format!("memscope_targets{{state=\"{state}\"}}"));
-    assert_eq!((state("left_out").as_deref(), state("refused").as_deref()), (Some("1"), Some("0")));
-    assert_eq!(value(&node, "memscope_agent_level").as_deref(), Some("0"));
+    assert_eq!(targets(&node)[1..], [Some(0), Some(1), Some(0)]);
+    let start = Instant::now();
+    let mut node = flooded([own, parent], start);
+    for seconds in [20, 30, 40, 50] {
+        assert!(node.source.left.borrow().is_empty(), "{seconds}");
+        events(&node, &[(own, 10_001)]);
+        node.page(start + SECOND * seconds);
+    }
+    // The account of 41 s and later does not wait for the event.
+    events(&node, &[(own, 10_001)]);
+    node.page(start + SECOND * 60);
+    assert_eq!(*node.source.left.borrow(), [own]);
+}
+
+/// The pool of a process that is traced without it is on the page by what was read, beside what is traced of it; what it held at a failed
+/// request, too.
+#[test]
+fn pools_of_reduced_processes_are_read() {
+    let [own, parent] = living();
+    let start = Instant::now();
+    let mut node = flooded([own, parent], start);
+    let mut script = Script::new(own, Device::Npu(0));
+    script.alloc(pools::HAL, 0x1000, 1 << 20).alloc_failed(pools::HAL, 1 << 40, (1, 1)).alloc(pools::PTA, 0x1000, 5);
+    let mut books = Books::default();
+    let start_of = ProcessStart { parent: 0, attached: true, command: "server".into(), pid_within: None };
+    books.observe(&Event { kind: EventKind::ProcessStart(start_of), ..script.events()[0].clone() });
+    script.events().iter().for_each(|event| books.observe(event));
+    let Account { series, mut bundles, .. } = books.take();
+    // The last page that has the pool as it was traced.
+    node.source.account.borrow_mut().series = series;
+    let sums = PoolSums {
+        device: Device::Npu(0),
+        pool: pools::PTA,
+        used_bytes: 700,
+        reserved_bytes: 4096,
+        live_blocks: 3,
+        live_bytes: 690,
+    };
+    *node.source.readings.borrow_mut() = vec![PoolReading { pid: own, pools: Ok(vec![sums]) }];
+    let live = |node: &Node<Said>| {
+        ["hal", "pta"].map(|pool| {
+            let page = node.pages.text();
+            let mut lines = page.lines().filter(|line| line.starts_with("memscope_memory_live_bytes{"));
+            let line = lines.find(|line| line.contains(&format!("pool=\"{pool}\"")))?;
+            line.rsplit(' ').next()?.parse::<u64>().ok()
+        })
+    };
+    node.page(start + SECOND * 20);
+    assert_eq!(live(&node), [Some(1 << 20), Some(5)]);
+    node.source.account.borrow_mut().series.retain(|(key, _)| key.pool == pools::HAL);
+    node.page(start + SECOND * 30);
+    assert_eq!(live(&node), [Some(1 << 20), Some(690)]);
+    node.aside.complete(&mut bundles, start + SECOND * 31);
+    let of_bundle: Vec<_> =
+        bundles[0].pools.iter().map(|pool| (pool.pool, pool.live_bytes, pool.read_time_ns.is_some())).collect();
+    assert_eq!(of_bundle, [(pools::HAL, 1 << 20, false), (pools::PTA, 690, true)]);
 }
 
 /// What a process holds that is left out is on the page by what was read of its pool, beside what is traced: sums and no ages, and the last
@@ -127,8 +236,8 @@ fn flooding_process_is_left_out_alone() {
 fn processes_left_out_are_read() {
     let [own, parent] = living();
     let start = Instant::now();
-    let mut node = flooded([own, parent], start);
-    assert_eq!(node.source.asked.take(), [vec![], vec![own]]);
+    let mut node = flooded_without_pools([own, parent], start);
+    assert_eq!(node.source.asked.take(), [vec![], vec![own], vec![own], vec![own]]);
     // The engine has forgotten it meanwhile.
     node.source.account.borrow_mut().processes.remove(&own);
     let sums = |device| PoolSums {
@@ -144,9 +253,9 @@ fn processes_left_out_are_read() {
         // It has joined once more.
         PoolReading { pid: parent, pools: Ok(vec![sums(1)]) },
     ];
-    node.page(start + SECOND * 20);
+    node.page(start + SECOND * 40);
     *node.source.readings.borrow_mut() = vec![PoolReading { pid: own, pools: Err("it changed".to_owned()) }];
-    node.page(start + SECOND * 30);
+    node.page(start + SECOND * 50);
     let page = node.pages.text();
     let of_device = |family: &str, id: u32| {
         let label = format!(",id=\"{id}\",layer=\"pool\",pool=\"pta\"");
@@ -164,23 +273,22 @@ fn processes_left_out_are_read() {
     let readings =
         ["ok", "error"].map(|result| count(&format!("memscope_agent_pool_readings_total{{result=\"{result}\"}}")));
     assert_eq!(readings, [Some(2), Some(1)]);
-    // Read at 20 s, on the page of 30 s.
+    // Read at 40 s, on the page of 50 s.
     assert_eq!(value(&node, "memscope_agent_pool_reading_age_seconds").as_deref(), Some("10"));
-    let targets = ["traced", "left_out"].map(|state| count(&format!("memscope_targets{{state=\"{state}\"}}")));
-    assert_eq!(targets, [Some(1), Some(1)]);
+    assert_eq!(targets(&node), [Some(1), Some(0), Some(1), Some(0)]);
     let status = node.status();
     let processes: Vec<_> = status.processes.iter().map(|process| (process.pid, process.left_out)).collect();
     let mut expected = vec![(own, true), (parent, false)];
     expected.sort_unstable();
     assert_eq!(processes, expected);
     // It may join after ten minutes, and is read no more.
-    node.page(start + SECOND * 611);
-    node.page(start + SECOND * 620);
+    node.page(start + SECOND * 631);
+    node.page(start + SECOND * 640);
     assert!(!node.pages.text().contains("memscope_pool_reserved_bytes{"), "{}", node.pages.text());
     assert_eq!(node.source.asked.take().pop(), Some(vec![]));
 }
 
-/// Lost records take the level down, with their reason on the page; the busiest process leaves at level 3, all at level 4.
+/// Lost records take the level down, with their reason on the page; the busiest process loses its pools at level 3, all leave at level 4.
 #[test]
 fn loss_takes_the_level_down() {
     let mut config = Config::default();
@@ -197,8 +305,11 @@ fn loss_takes_the_level_down() {
     }
     let levels = [Level::NoPython, Level::NoStacks, Level::NoBusy, Level::Detached];
     assert_eq!(*node.source.levels.borrow(), levels);
-    let left = node.source.left.borrow().clone();
-    assert_eq!((left[0], left[1..].contains(&own), left[1..].contains(&parent), left.len()), (own, true, true, 3));
+    let mut left = node.source.left.take();
+    left.sort_unstable();
+    let mut expected = vec![own, parent];
+    expected.sort_unstable();
+    assert_eq!((left, node.source.reduced.take()), (expected, vec![own]));
     assert_eq!(value(&node, "memscope_agent_level").as_deref(), Some("4"));
     assert_eq!(value(&node, "memscope_agent_level_changes_total{reason=\"loss\"}").as_deref(), Some("4"));
     assert_eq!(value(&node, "memscope_agent_level_changes_total{reason=\"cpu\"}").as_deref(), Some("0"));

@@ -145,6 +145,7 @@ mod tests {
             used_bytes: Some(1000),
             reserved_bytes: Some(4096),
             untracked_bytes: 100,
+            read_time_ns: None,
             places: Vec::new(),
         };
         let other = BundlePool { pool: pools::HAL, live_bytes: 1, ..pool.clone() };

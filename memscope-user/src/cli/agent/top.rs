@@ -55,6 +55,8 @@ struct Row {
     processes: usize,
     /// Those of them that are not traced for a while: the sums of their pools are read.
     left_out_processes: usize,
+    /// Those that are traced without their pools for a while: the sums of these are read.
+    reduced_processes: usize,
     live_bytes: u64,
     untracked_bytes: u64,
     /// Of those processes that are known for ten minutes.
@@ -81,6 +83,7 @@ impl Row {
     fn add(&mut self, process: &ProcessStatus, pool: &PoolStatus) {
         self.processes += 1;
         self.left_out_processes += usize::from(process.left_out);
+        self.reduced_processes += usize::from(process.reduced);
         self.live_bytes = self.live_bytes.saturating_add(pool.live_bytes);
         self.untracked_bytes = self.untracked_bytes.saturating_add(pool.untracked_bytes);
         if let Some(growth) = pool.growth_bytes_per_second {
@@ -183,6 +186,7 @@ fn cells(row: &Row) -> [String; 7] {
     let (largest, place) = match &row.largest {
         Some(LargestPlace { place, live_bytes }) => (size(*live_bytes), place.clone()),
         None if row.left_out_processes > 0 => (String::new(), "left out of the trace: its sums are read".to_owned()),
+        None if row.reduced_processes > 0 => (String::new(), "traced without its pool: its sums are read".to_owned()),
         None => (String::new(), String::new()),
     };
     let cells = [row.device.clone(), row.pool.clone(), size(row.live_bytes), growth, row.who(), largest, place];
@@ -376,6 +380,13 @@ npu:0   PTA   10.0 MiB  -2.0 MiB  8 python team/a            left out of the tra
         let table = Table::new(&status, By::Process);
         assert_eq!(table.lines(&status).join("\n"), expected);
         assert_eq!(table.rows.iter().map(|row| row.left_out_processes).collect::<Vec<_>>(), [0, 0, 1]);
+        let aside = &mut status.processes[1];
+        (aside.left_out, aside.reduced) = (false, true);
+        let table = Table::new(&status, By::Process);
+        let lines = table.lines(&status);
+        assert!(lines[0].ends_with(", 2 processes traced"), "{}", lines[0]);
+        assert!(lines[4].ends_with("  traced without its pool: its sums are read"), "{}", lines[4]);
+        assert_eq!(table.rows.iter().map(|row| row.reduced_processes).collect::<Vec<_>>(), [0, 0, 1]);
     }
 
     /// Head and keys stay, rows move.

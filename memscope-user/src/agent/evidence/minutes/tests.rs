@@ -204,3 +204,27 @@ fn clocks_may_be_set() {
     let minutes: Vec<u32> = books.take().minutes.ready.iter().map(|minute| minute.minute).collect();
     assert_eq!(minutes, [100, 5000, 101]);
 }
+
+/// Pools that are left out have their last rows, with the changes up to then; the driver's have theirs when the minute ends.
+#[test]
+fn pools_that_are_left_out_have_last_rows() {
+    let mut script = script();
+    script.alloc(pools::HAL, 0x1000, 100).alloc(pools::PTA, 0x1000, 30).alloc(pools::PTA, 0x1100, 20);
+    script.free(pools::PTA, 0x1100).event(EventKind::PoolsLeftOut).alloc(pools::HAL, 0x9000, 8);
+    let mut books = books();
+    observe(&mut books, &script, &[100; 6]);
+    books.minute(101);
+    books.minute(102);
+    let minutes = books.take().minutes.ready;
+    let of = |minute: &Minute| (minute.minute, minute.is_over, pools_of(minute));
+    let hal = |changes| vec![(108, 2, changes)];
+    assert_eq!(
+        minutes.iter().map(of).collect::<Vec<_>>(),
+        [
+            (100, false, vec![(30, 1, changes((2, 50), (1, 20)))]),
+            (100, true, hal(changes((2, 108), (0, 0)))),
+            (101, true, hal(changes((0, 0), (0, 0)))),
+        ]
+    );
+    assert_eq!(minutes[0].places.len(), 2);
+}
