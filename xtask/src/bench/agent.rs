@@ -87,7 +87,7 @@ impl Agent {
         let port = free_port()?;
         let socket = lab.own("agent.sock");
         let [native, python] = level.how.stacks();
-        let most = if level.how.is_without_pool() { 1 } else { 4_000_000_000_u32 };
+        let most = if level.how.is_without_pool() { 1000 } else { 4_000_000_000_u32 };
         // One that is left out is found, and leaves at once. Another one has to be in, or nothing would be probed.
         let rules =
             if level.how.is_left_out() { "[[rules.list]]\ncommand = \"python3\"\naction = \"exclude\"\n" } else { "" };
