@@ -197,7 +197,8 @@ impl<S: Source> Node<S> {
     pub(super) fn page(&mut self, now: Instant) {
         let now_ns = otlp::since_epoch_ns();
         let minute = now_ns / MINUTE_NS;
-        let is_new = std::mem::replace(&mut self.minute, minute) != minute;
+        let last_minute = std::mem::replace(&mut self.minute, minute);
+        let is_new = last_minute != minute;
         if is_new {
             self.source.minute(minute as u32);
         }
@@ -209,7 +210,7 @@ impl<S: Source> Node<S> {
         self.read_aside(&account, is_new.then_some(minute as u32), now);
         self.aside.complete(&mut account.bundles, now);
         self.write_bundles(&account);
-        self.keep_evidence(minutes, level, minute as u32, now);
+        self.keep_evidence(minutes, is_new.then_some(last_minute as u32), level, now);
         let own = self.own_samples(&account, now);
         self.otlp.suspect(&account, &self.targets);
         let targets = self.add_aside(&mut account);

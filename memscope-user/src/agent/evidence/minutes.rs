@@ -86,6 +86,24 @@ pub struct PoolMinute {
     pub failures: u64,
 }
 
+impl PoolMinute {
+    /// A pool as it is now. `changes`, `failures`: in the minute, as far as they are known.
+    #[must_use]
+    pub fn of(key: SeriesKey, series: &Series, changes: Changes, failures: u64) -> Self {
+        Self {
+            key,
+            live_bytes: series.live_bytes,
+            live_blocks: series.live_blocks,
+            used_bytes: series.used_bytes,
+            reserved_bytes: series.reserved_bytes,
+            active_bytes: series.active_bytes,
+            untracked_bytes: series.untracked_bytes(),
+            changes,
+            failures,
+        }
+    }
+}
+
 /// A place at the end of a minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlaceMinute {
@@ -267,18 +285,7 @@ impl Recorder {
         let (changes, failures) = self.pools.remove(&key).unwrap_or_default();
         let mut by_place = self.places.remove(&key).unwrap_or_default();
         self.changed -= by_place.len();
-        let pool = PoolMinute {
-            key,
-            live_bytes: series.live_bytes,
-            live_blocks: series.live_blocks,
-            used_bytes: series.used_bytes,
-            reserved_bytes: series.reserved_bytes,
-            active_bytes: series.active_bytes,
-            untracked_bytes: series.untracked_bytes(),
-            changes,
-            failures,
-        };
-        rows.pools.push(pool);
+        rows.pools.push(PoolMinute::of(key, series, changes, failures));
         let row =
             |place, live_bytes, live_blocks, changes| PlaceMinute { key, place, live_bytes, live_blocks, changes };
         for (place, sum) in series.by_place() {

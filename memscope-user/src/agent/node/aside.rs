@@ -9,6 +9,7 @@ use std::{
 use super::Node;
 use crate::agent::{
     books::{Account, Known, free_bytes},
+    evidence::minutes::{Changes, PoolMinute},
     failures::{self, Bundle, BundlePool},
     fold::Target,
     metrics::Sample,
@@ -54,6 +55,8 @@ struct Process {
     reductions: u64,
     /// All of its events are those without pools, from the last page on.
     is_settled: bool,
+    /// The minute of it, since the Unix epoch: in that one its pools have the rows of when they were traced.
+    minute: u32,
 }
 
 impl Aside {
@@ -156,6 +159,17 @@ impl Aside {
         }
     }
 
+    /// Rows of a minute that has ended: the last figures of each pool; and their targets.
+    pub(super) fn minute_rows(&self, ended: u32) -> (Vec<PoolMinute>, BTreeMap<u32, Target>) {
+        let (mut rows, mut targets) = (Vec::new(), BTreeMap::new());
+        for (key, series) in &self.series {
+            let Some(process) = self.processes.get(&key.pid).filter(|process| process.minute < ended) else { continue };
+            rows.push(PoolMinute::of(*key, series, Changes::default(), 0));
+            targets.entry(key.pid).or_insert_with(|| process.target.clone());
+        }
+        (rows, targets)
+    }
+
     /// Adds the last figures of pools that are not traced to what processes held when a request failed.
     pub(super) fn complete(&self, bundles: &mut [Bundle], now: Instant) {
         for bundle in bundles {
@@ -202,7 +216,8 @@ impl<S: Source> Node<S> {
 
     fn put_aside(&mut self, pid: u32, what: LeftOut, reductions: u64, now: Instant) {
         let target = self.targets.get(&pid).cloned().unwrap_or_default();
-        let process = Process { what, until: now + LEFT_OUT, target, reductions, is_settled: what == LeftOut::All };
+        let (until, is_settled, minute) = (now + LEFT_OUT, what == LeftOut::All, self.minute as u32);
+        let process = Process { what, until, target, reductions, is_settled, minute };
         self.aside.processes.insert(pid, process);
     }
 

@@ -5,7 +5,10 @@ use std::time::Instant;
 use super::Node;
 use crate::agent::{
     budget::Level,
-    evidence::{Evidence, minutes::Minutes},
+    evidence::{
+        Evidence,
+        minutes::{Minute, Minutes},
+    },
     source::Source,
 };
 
@@ -16,10 +19,20 @@ impl<S: Source> Node<S> {
         Ok(())
     }
 
-    /// `level`: up to this page.
-    pub(super) fn keep_evidence(&mut self, minutes: Minutes, level: Level, now_minute: u32, now: Instant) {
+    /// `level`: up to this page. `ended`: the minute that has ended before it, if one has.
+    pub(super) fn keep_evidence(&mut self, mut minutes: Minutes, ended: Option<u32>, level: Level, now: Instant) {
         let Some(evidence) = &mut self.evidence else { return };
-        evidence.take(minutes, &self.targets, self.last.lost, level.number().into());
+        let mut targets = self.targets.clone();
+        if let Some(minute) = ended {
+            let (pools, of_pools) = self.aside.minute_rows(minute);
+            targets.extend(of_pools);
+            if !pools.is_empty() {
+                // Before the end of that minute, which is behind its rows.
+                minutes.ready.insert(0, Minute { minute, pools, ..Minute::default() });
+            }
+        }
+        evidence.take(minutes, &targets, self.last.lost, level.number().into());
+        let now_minute = self.minute as u32;
         if let Some(message) = evidence.work(now_minute, now) {
             self.speaker.warn(format_args!("{message}"));
         }

@@ -224,6 +224,14 @@ fn pools_of_reduced_processes_are_read() {
     node.source.account.borrow_mut().series.retain(|(key, _)| key.pool == pools::HAL);
     node.page(start + SECOND * 30);
     assert_eq!(live(&node), [Some(1 << 20), Some(690)]);
+    // In the minute in which it lost its pool, that has the rows of when it was traced.
+    let minute = node.minute as u32;
+    let rows = |ended| -> Vec<_> {
+        let (rows, targets) = node.aside.minute_rows(ended);
+        assert_eq!(targets.len(), rows.len());
+        rows.iter().map(|row| (row.key.pid, row.key.pool, row.live_bytes, row.reserved_bytes)).collect()
+    };
+    assert_eq!((rows(minute - 1), rows(minute + 1)), (vec![], vec![(own, pools::PTA, 690, Some(4096))]));
     node.aside.complete(&mut bundles, start + SECOND * 31);
     let of_bundle: Vec<_> =
         bundles[0].pools.iter().map(|pool| (pool.pool, pool.live_bytes, pool.read_time_ns.is_some())).collect();
