@@ -107,6 +107,37 @@ fn flooding_process_keeps_the_driver() {
     agent.end();
 }
 
+/// One that makes too many events without its pool, too, is left out: nothing of it is counted any more.
+#[test]
+fn process_that_floods_even_so_is_left_out() {
+    let name = own_name("flde");
+    let agent = Agent::start_for(&name, 10);
+    let mut target = waiting(&name, "pool", &["--serve"]);
+    let _ = agent.wait_for_processes(1);
+    fs::write(target.folder.path().join("go"), "\n").expect("it reads");
+    let state = |page: &Page, state: &str| page.count("memscope_targets", &[("state", state)]);
+    let is_left_out = |page: &Page| ["traced", "reduced", "left_out"].map(|of| state(page, of)) == [0, 0, 1].map(Some);
+    let _ = agent.wait_for_page("a process that is left out", is_left_out);
+    let said = agent.said();
+    let texts = ["is traced without its pools for 10 min: ", "is left out for 10 min: "];
+    let [reduced, left_out] = texts.map(|text| said.find(text).unwrap_or_else(|| panic!("no `{text}` in {said}")));
+    assert!(reduced < left_out, "{said}");
+    let count = |page: &Page| page.count("memscope_events_total", &[]).expect("events");
+    // What was on its way is there after some pages.
+    let mut last = count(&agent.page());
+    let is_silent = || {
+        let now = count(&agent.page());
+        std::mem::replace(&mut last, now) == now
+    };
+    assert!(std::iter::repeat_with(is_silent).take(20).any(|is_silent| {
+        std::thread::sleep(Duration::from_secs(1));
+        is_silent
+    }));
+    target.signal(Signal::SIGTERM);
+    assert!(target.wait().success());
+    agent.end();
+}
+
 /// Programs with libraries of their own come and go, as containers do: with the last process that has mapped them their probes and files are
 /// given back. Who runs them again is counted to the byte.
 #[test]

@@ -135,6 +135,13 @@ fn refusals() {
     );
     let none = text(0x3fff_ffff, &["--block=0x1000"]);
     assert!(none.contains("no process 1073741823"), "{none}");
+    let server = server("list");
+    let none = text(server.pid(), &["--place", "no such line", "--for", "1s"]);
+    let expected = format!(
+        "no block that process {} allocated in 1 s and holds has `no such line` in its call stack; --for 5m watches longer",
+        server.pid()
+    );
+    assert!(none.contains(&expected), "{none}");
 }
 
 /// `holds.py` with the newest interpreter.

@@ -59,10 +59,16 @@ fn which(args: &HoldersArgs, capture: Option<&Path>) -> Result<Which> {
     Ok(Which::These(blocks))
 }
 
-/// Message if the capture names no block.
+/// Message if the capture, or the trace in place of one, names no block.
 fn nothing(args: &HoldersArgs) -> String {
     let pid = args.process();
     match &args.place {
+        Some(text) if args.capture.is_none() => {
+            let time = time(args.duration);
+            format!(
+                "no block that process {pid} allocated in {time} and holds has `{text}` in its call stack; --for 5m watches longer"
+            )
+        }
         Some(text) => format!(
             "no block of process {pid} that was live at the end of the capture has `{text}` in its call stack; was it traced with --call-stack?"
         ),
