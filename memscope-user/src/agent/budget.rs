@@ -26,7 +26,7 @@ pub enum Level {
     NoPython = 1,
     /// No call stacks: places are sizes.
     NoStacks = 2,
-    /// The processes with most events are left out.
+    /// The processes with most events are traced without their pools.
     NoBusy = 3,
     /// Nothing is traced.
     Detached = 4,

@@ -116,7 +116,7 @@ pub struct BudgetSettings {
     pub cores: f64,
     /// What one stop of a traced thread at a probe costs it, in nanoseconds.
     pub trap_ns: u32,
-    /// Events of one process in a second, beyond which it is left out for a while.
+    /// Events of one process in a second, beyond which it is traced without its pools for a while, or left out.
     pub events_per_process: u64,
     /// Bytes of the buffer between kernel and agent.
     pub ring_bytes: u32,

@@ -7,7 +7,7 @@
 //!                                     control ◀─ status, capture             └─▶ evidence ─▶ files
 //! ```
 //!
-//! Of processes that the budget leaves out of the trace, `reader` reads the pools; `node` adds them to the account.
+//! Of processes that the budget leaves out of the trace, or traces without their pools, `reader` reads the pools; `node` adds them to the account.
 //!
 //! Pure: `cgroup`, `rules`, `books`, `series`, `fold`, `page`, `budget`, `control`. See `docs/agent.md`.
 

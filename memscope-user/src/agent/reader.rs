@@ -1,4 +1,4 @@
-//! Reads the pools of processes that are left out of the trace, in a thread of its own.
+//! Reads the pools of processes that are not traced, or traced without them, in a thread of its own.
 
 use std::{
     sync::{

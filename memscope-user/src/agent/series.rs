@@ -92,7 +92,7 @@ pub struct Series {
     places_full: bool,
     points: Points,
     curve: Curve,
-    /// It is of a process that is left out: sums alone are known, as they were read.
+    /// It is of a pool that is not traced: sums alone are known, as they were read.
     is_read: bool,
 }
 

@@ -35,7 +35,7 @@ impl Agent {
         Self::start_of(name, 1_000_000_000, further)
     }
 
-    /// The same; a process with more events in a second than these is left out.
+    /// The same; a process with more events in a second than these loses its pools, or leaves.
     #[must_use]
     pub fn start_for(name: &str, events_per_process: u32) -> Self {
         Self::start_of(name, events_per_process, "")

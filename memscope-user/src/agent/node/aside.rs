@@ -7,19 +7,21 @@ use std::{
 };
 
 use super::Node;
-use crate::agent::{
-    books::{Account, Known, free_bytes},
-    evidence::minutes::{Changes, PoolMinute},
-    failures::{self, Bundle, BundlePool},
-    fold::Target,
-    metrics::Sample,
-    otlp::since_epoch_ns,
-    process,
-    reader::PoolReading,
-    series::{Series, SeriesKey},
-    source::Source,
+use crate::{
+    agent::{
+        books::{Account, Known, free_bytes},
+        evidence::minutes::{Changes, PoolMinute},
+        failures::{self, Bundle, BundlePool},
+        fold::Target,
+        metrics::Sample,
+        otlp::since_epoch_ns,
+        process,
+        reader::PoolReading,
+        series::{Series, SeriesKey},
+        source::Source,
+    },
+    model::{Device, Pool},
 };
-use crate::model::{Device, Pool};
 
 /// A process that is left out, or could not join, is tried again after this time; one without its pools is traced whole again.
 pub(super) const LEFT_OUT: Duration = Duration::from_secs(600);
