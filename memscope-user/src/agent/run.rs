@@ -14,7 +14,6 @@ use thiserror::Error;
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::LocalSet,
-    time::{Interval, MissedTickBehavior, interval},
 };
 
 use super::{
@@ -27,7 +26,7 @@ use super::{
 };
 use crate::{
     daemon::listen::{self, ListenError, Socket},
-    session::{Listener, Speaker, TraceError},
+    session::{Listener, Speaker, TraceError, every},
 };
 
 /// Why the agent does not run.
@@ -201,10 +200,4 @@ fn group(name: &str) -> Result<Option<u32>, AgentError> {
     let none = || ConfigError::Value(format!("control.group is `{name}`: there is no such group"));
     let found = Group::from_name(name).ok().flatten().ok_or_else(none)?;
     Ok(Some(found.gid.as_raw()))
-}
-
-fn every(period: Duration) -> Interval {
-    let mut interval = interval(period);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    interval
 }

@@ -84,6 +84,7 @@ pub(crate) use self::{
     log::Speaker,
     notices::Notices,
     options::DEFAULT_BLOCKS,
+    react::every,
 };
 use self::{react::LOOP, start::Plan};
 pub use crate::kernel::LeftOutStacks;

@@ -442,7 +442,8 @@ async fn readable(ended: Option<&AsyncFd<OwnedFd>>) {
     }
 }
 
-fn every(period: Duration) -> Interval {
+/// Ticks in this period, the first at once; behind a late one the next comes a whole period later.
+pub(crate) fn every(period: Duration) -> Interval {
     let mut interval = interval(period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval
