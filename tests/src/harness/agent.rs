@@ -70,21 +70,18 @@ impl Agent {
         self.folder.path().join("agent.sock")
     }
 
+    /// Host and port of its page.
+    #[must_use]
+    pub fn address(&self) -> String {
+        let said = self.process.stderr();
+        said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address").to_owned()
+    }
+
     /// The page as it is served, which has to be right in both formats.
     #[must_use]
     pub fn page(&self) -> Page {
-        let said = self.process.stderr();
-        let address = said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address");
-        let ask = |accept: &str| {
-            let mut stream = TcpStream::connect(address).expect("it listens");
-            stream.set_read_timeout(Some(Duration::from_secs(100))).expect("a time limit");
-            let head = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept: {accept}\r\n\r\n");
-            stream.write_all(head.as_bytes()).expect("asked");
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).expect("an answer");
-            let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
-            body.to_owned()
-        };
+        let address = self.address();
+        let ask = |accept: &str| get(&address, "/metrics", accept).expect("an answer");
         let open = ask("application/openmetrics-text;version=1.0.0");
         if open.starts_with('#') {
             page::read(&open, true).unwrap_or_else(|why| panic!("{why}"));
@@ -160,6 +157,21 @@ impl Agent {
         assert!(status.success(), "{}", self.process.stderr());
         assert!(!self.socket().exists());
     }
+}
+
+/// What a server answers; not in pieces, as HTTP 1.0 knows none.
+///
+/// # Errors
+///
+/// When it does not listen, or says nothing.
+pub fn get(address: &str, path: &str, accept: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(100)))?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: x\r\nAccept: {accept}\r\n\r\n").as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (_, body) = answer.split_once("\r\n\r\n").ok_or(std::io::ErrorKind::InvalidData)?;
+    Ok(body.to_owned())
 }
 
 fn settings(folder: &Folder, name: &str, events_per_process: u32, further: &str) -> PathBuf {
