@@ -19,7 +19,7 @@ use crate::{
 #[map]
 pub(crate) static PROCESSES: HashMap<u32, ProcessState> = HashMap::with_max_entries(16384, 0);
 
-/// Processes of these whose calls about blocks of pools are passed over.
+/// Those of them without their calls about blocks of pools.
 #[map]
 static REDUCED: HashMap<u32, u32> = HashMap::with_max_entries(MAX_REDUCED, 0);
 

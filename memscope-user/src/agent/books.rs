@@ -207,7 +207,7 @@ impl Books {
                 if known.is_some() {
                     // The account of the last process of this number was not read.
                     self.part(pid);
-                    self.forget_series(pid);
+                    drop(self.take_series(|key| key.pid == pid));
                 }
                 self.unstarted.remove(&pid);
                 let known = Known { parent: start.parent, attached: start.attached, ..Known::default() };
@@ -228,25 +228,18 @@ impl Books {
         if let Some(known) = self.processes.get_mut(&pid) {
             known.reductions += 1;
         }
-        let Self { series, recorder, parted, places, .. } = self;
-        let pools: Vec<(SeriesKey, Series)> =
-            series.extract_if(|key, _| key.pid == pid && !key.pool.is_base()).collect();
-        *places -= pools.iter().map(|(_, series)| series.places()).sum::<usize>();
-        if let Some(recorder) = recorder {
+        let pools = self.take_series(|key| key.pid == pid && !key.pool.is_base());
+        if let Some(recorder) = &mut self.recorder {
             recorder.part_pools(pools.iter().map(|(key, series)| (key, series)));
         }
-        parted.extend(pools);
+        self.parted.extend(pools);
     }
 
-    fn forget_series(&mut self, pid: u32) {
-        let mut places = 0;
-        self.series.retain(|key, series| {
-            if key.pid == pid {
-                places += series.places();
-            }
-            key.pid != pid
-        });
-        self.places -= places;
+    /// Takes series out, with their places.
+    fn take_series(&mut self, is_taken: impl Fn(&SeriesKey) -> bool) -> Vec<(SeriesKey, Series)> {
+        let taken: Vec<(SeriesKey, Series)> = self.series.extract_if(|key, _| is_taken(key)).collect();
+        self.places -= taken.iter().map(|(_, series)| series.places()).sum::<usize>();
+        taken
     }
 
     fn series(&mut self, key: SeriesKey) -> Option<&mut Series> {

@@ -169,7 +169,7 @@ impl Fold {
         let mut samples = Vec::new();
         for (key, series) in &account.series {
             let target = targets.get(&key.pid).unwrap_or(&unknown);
-            let group = Group { place: target.place.clone(), device: key.device, pool: known(key.pool) };
+            let group = Group::of(key, target);
             counters.entry(group.clone()).or_default().add(series);
             if account.processes.get(&key.pid).is_none_or(|process| process.ended) {
                 self.ended.entry(group).or_default().0.add(series);
@@ -181,8 +181,7 @@ impl Fold {
             }
         }
         for (key, series) in &account.parted {
-            let place = targets.get(&key.pid).unwrap_or(&unknown).place.clone();
-            let group = Group { place, device: key.device, pool: known(key.pool) };
+            let group = Group::of(key, targets.get(&key.pid).unwrap_or(&unknown));
             counters.entry(group.clone()).or_default().add(series);
             self.ended.entry(group).or_default().0.add(series);
         }
@@ -248,6 +247,10 @@ pub(super) fn id(device: Device) -> String {
 }
 
 impl Group {
+    fn of(key: &SeriesKey, target: &Target) -> Self {
+        Self { place: target.place.clone(), device: key.device, pool: known(key.pool) }
+    }
+
     fn labels(&self) -> Labels {
         let mut labels = self.place.labels();
         labels.extend([
@@ -357,7 +360,7 @@ fn devices(account: &Account, live: &BTreeMap<Group, Live>) -> Vec<Sample> {
 }
 
 fn of_process(key: &SeriesKey, series: &Series, target: &Target) -> Sample {
-    let group = Group { place: target.place.clone(), device: key.device, pool: known(key.pool) };
+    let group = Group::of(key, target);
     Sample::whole("memscope_process_memory_bytes", group.with("process_id", key.pid.to_string()), series.live_bytes)
 }
 

@@ -38,6 +38,7 @@ struct Level {
     how: How,
 }
 
+#[derive(PartialEq, Eq)]
 enum How {
     /// All of it, with frames of native stacks and of Python's.
     Whole([u32; 2]),
@@ -52,14 +53,6 @@ impl How {
             Self::Whole(stacks) => *stacks,
             Self::WithoutPool | Self::LeftOut => [0, 0],
         }
-    }
-
-    const fn is_left_out(&self) -> bool {
-        matches!(self, Self::LeftOut)
-    }
-
-    const fn is_without_pool(&self) -> bool {
-        matches!(self, Self::WithoutPool)
     }
 }
 
@@ -87,10 +80,13 @@ impl Agent {
         let port = free_port()?;
         let socket = lab.own("agent.sock");
         let [native, python] = level.how.stacks();
-        let most = if level.how.is_without_pool() { 1000 } else { 4_000_000_000_u32 };
+        let most = if level.how == How::WithoutPool { 1000 } else { 4_000_000_000_u32 };
         // One that is left out is found, and leaves at once. Another one has to be in, or nothing would be probed.
-        let rules =
-            if level.how.is_left_out() { "[[rules.list]]\ncommand = \"python3\"\naction = \"exclude\"\n" } else { "" };
+        let rules = if level.how == How::LeftOut {
+            "[[rules.list]]\ncommand = \"python3\"\naction = \"exclude\"\n"
+        } else {
+            ""
+        };
         let settings = format!(
             "[discovery]\ninterval_seconds = {look:.2}\n[metrics]\nlisten = \"127.0.0.1:{port}\"\n\
              interval_seconds = {page:.1}\n[budget]\ncores = 1000.0\nevents_per_process = {most}\n\
@@ -188,7 +184,7 @@ fn at_level(lab: &Lab, level: &Level) -> Result<f64> {
     let beside = bystander(lab)?;
     let start = || {
         let agent = Agent::start(lab, level, HASTE)?;
-        agent.wait_for(lab, if level.how.is_left_out() { 1 } else { 2 })?;
+        agent.wait_for(lab, if level.how == How::LeftOut { 1 } else { 2 })?;
         Ok(agent)
     };
     // Several pages pass within its first block of calls; of one that is left out there are as many, so that the two compare.

@@ -51,7 +51,7 @@ pub(super) struct Aside {
 #[derive(Debug)]
 struct Process {
     what: LeftOut,
-    until: Instant,
+    since: Instant,
     target: Target,
     /// Times that it had lost its pools before.
     reductions: u64,
@@ -84,7 +84,7 @@ impl Aside {
     fn settle(&mut self, account: &Account, now: Instant) {
         for (pid, process) in &mut self.processes {
             let reductions = account.processes.get(pid).map_or(u64::MAX, |known| known.reductions);
-            process.is_settled |= reductions > process.reductions || now + LEFT_OUT > process.until + SETTLES;
+            process.is_settled |= reductions > process.reductions || now > process.since + SETTLES;
         }
     }
 
@@ -105,7 +105,7 @@ impl Aside {
     /// Forgets those that have ended, and gives those that may be traced once more.
     fn forget(&mut self, now: Instant) -> Vec<(u32, LeftOut)> {
         self.processes.retain(|pid, _| process::uid_of(*pid).is_some());
-        let is_over = |_: &u32, process: &mut Process| process.until <= now;
+        let is_over = |_: &u32, process: &mut Process| process.since + LEFT_OUT <= now;
         let over = self.processes.extract_if(.., is_over).map(|(pid, process)| (pid, process.what)).collect();
         let Self { processes, series, read_at, .. } = self;
         series.retain(|key, _| processes.contains_key(&key.pid));
@@ -218,8 +218,8 @@ impl<S: Source> Node<S> {
 
     fn put_aside(&mut self, pid: u32, what: LeftOut, reductions: u64, now: Instant) {
         let target = self.targets.get(&pid).cloned().unwrap_or_default();
-        let (until, is_settled, minute) = (now + LEFT_OUT, what == LeftOut::All, self.minute as u32);
-        let process = Process { what, until, target, reductions, is_settled, minute };
+        let (is_settled, minute) = (what == LeftOut::All, self.minute as u32);
+        let process = Process { what, since: now, target, reductions, is_settled, minute };
         self.aside.processes.insert(pid, process);
     }
 

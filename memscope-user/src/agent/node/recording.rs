@@ -1,6 +1,6 @@
 //! Evidence of the minutes that have ended.
 
-use std::time::Instant;
+use std::{borrow::Cow, time::Instant};
 
 use super::Node;
 use crate::agent::{
@@ -22,11 +22,11 @@ impl<S: Source> Node<S> {
     /// `level`: up to this page. `ended`: the minute that has ended before it, if one has.
     pub(super) fn keep_evidence(&mut self, mut minutes: Minutes, ended: Option<u32>, level: Level, now: Instant) {
         let Some(evidence) = &mut self.evidence else { return };
-        let mut targets = self.targets.clone();
+        let mut targets = Cow::Borrowed(&self.targets);
         if let Some(minute) = ended {
             let (pools, of_pools) = self.aside.minute_rows(minute);
-            targets.extend(of_pools);
             if !pools.is_empty() {
+                targets.to_mut().extend(of_pools);
                 // Before the end of that minute, which is behind its rows.
                 minutes.ready.insert(0, Minute { minute, pools, ..Minute::default() });
             }
