@@ -7,7 +7,8 @@ use crate::backend::ascend::{modules, pools};
 use crate::model::{
     Alloc, AllocApi, AllocFailed, AllocRecovered, Asked, Block, BlockReturned, Device, DeviceUsage, DriverFigures,
     Event, EventKind, FoundHeld, FoundPurpose, Free, FreeCause, HeldAs, LiveSum, Look, Looked, LookedAt, Module, Name,
-    PageType, PlaceLook, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks, UnknownFree,
+    PageType, PlaceLook, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks, StreamUse,
+    UnknownFree,
 };
 
 /// Writes the events of a run. Events belong to the process and device last given to [`Script::on`].
@@ -284,6 +285,11 @@ impl Script {
             total_bytes: 0,
             active_bytes: 0,
         }))
+    }
+
+    /// Another stream uses a block that is live.
+    pub(crate) fn stream_use(&mut self, pool: Pool, addr: u64) -> &mut Self {
+        self.push(EventKind::StreamUse(StreamUse { pool, allocation_id: 0, addr }))
     }
 
     /// Number of events so far: the time of the next one.

@@ -120,7 +120,8 @@ fn waits(found: &Waits) -> Says<'static> {
     let at_peak = found.places.iter().filter(|of| of.sum.pool_peak_bytes > 0);
     let line = |of: &PlaceWaits| {
         let blocks = counted(of.sum.pool_peak_blocks, "block");
-        Some(format!("{} in {blocks} of {}", rounded(of.sum.pool_peak_bytes.into()), place(of.stacks)?))
+        let used = place(of.record_stream).map(|at| format!(", record_stream at {at}")).unwrap_or_default();
+        Some(format!("{} in {blocks} of {}{used}", rounded(of.sum.pool_peak_bytes.into()), place(of.stacks)?))
     };
     Says {
         device: found.device,

@@ -251,6 +251,18 @@ pub struct BlockReturned {
     pub active_bytes: u64,
 }
 
+/// The program has another stream use a block of a pool (`record_stream`). If that stream has not done when the program frees the block, the
+/// pool has it back later ([`BlockReturned`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamUse {
+    /// The pool.
+    pub pool: Pool,
+    /// Number of the block.
+    pub allocation_id: u64,
+    /// Its start.
+    pub addr: u64,
+}
+
 /// A request has failed for good: the request itself, or a block that was live at that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutOfMemory {
@@ -553,6 +565,8 @@ pub enum EventKind {
     PoolsLeftOut,
     /// A pool has got a block back for good.
     BlockReturned(BlockReturned),
+    /// The program has another stream use a block. Has no row.
+    StreamUse(StreamUse),
     /// Address space changes.
     Region(Region),
     /// A kernel launch.

@@ -17,7 +17,7 @@ pub use event::{
     Access, AccessKind, Alloc, AllocFailed, AllocRecovered, Asked, AtbOp, BlockReturned, DeviceMemory, DeviceUsage,
     DriverFigures, Event, EventKind, Fraction, Free, FreeCause, Graph, GraphChange, Launch, Mark, Op, OpPhase,
     OutOfMemory, OwnPool, OwnRules, PoolRefused, PoolSet, ProcessStart, ProcessUsage, Region, RegionKind, Setting,
-    Snapshot, System, UnknownFree, Unmet,
+    Snapshot, StreamUse, System, UnknownFree, Unmet,
 };
 pub use groups::{LiveGroups, LiveSum, OwnerSum, PlaceSum, SizeSum};
 pub use kept::{Kept, Text};

@@ -218,6 +218,7 @@ impl<'a> Turn<'a> {
         let is_rowless = match kind {
             EventKind::PoolRefused(_)
             | EventKind::CacheEmptied
+            | EventKind::StreamUse(_)
             | EventKind::UsesLeftOut
             | EventKind::DeviceMemory(_)
             | EventKind::PoolSet(_)

@@ -169,6 +169,9 @@ pub enum PoolCall {
     /// The thread requests `Size` bytes from a pool; the block may be larger.
     #[serde(rename = "pool_request")]
     Request,
+    /// The program has another stream use the block at `Addr`: its pool has it back when that stream has done.
+    #[serde(rename = "record_stream")]
+    RecordStream,
     /// The program has `torch_npu` give unused memory of all devices back to the driver.
     #[serde(rename = "pta_empty_cache")]
     EmptyCache,
@@ -312,7 +315,10 @@ impl CallKind {
     pub const fn is_about_pool_block(self) -> bool {
         match self {
             Self::Pool(call) => {
-                matches!(call, PoolCall::Alloc | PoolCall::Free | PoolCall::Report | PoolCall::Request)
+                matches!(
+                    call,
+                    PoolCall::Alloc | PoolCall::Free | PoolCall::Report | PoolCall::Request | PoolCall::RecordStream
+                )
             }
             Self::Mstx(call) => matches!(call, MstxCall::RegionRegister | MstxCall::RegionUnregister),
             _ => false,
@@ -341,7 +347,9 @@ impl CallKind {
                     | MstxCall::RegionRegister
                     | MstxCall::RegionUnregister
             ),
-            Self::Pool(call) => matches!(call, PoolCall::Alloc | PoolCall::Free | PoolCall::Report),
+            Self::Pool(call) => {
+                matches!(call, PoolCall::Alloc | PoolCall::Free | PoolCall::Report | PoolCall::RecordStream)
+            }
             Self::Failing(_) | Self::Atb(_) => true,
             Self::Torch(call) => !matches!(call, TorchCall::Catch),
             Self::Runtime(_) | Self::Script(_) | Self::Watch(_) => false,
@@ -354,7 +362,7 @@ mod tests {
     use super::*;
 
     /// The words in captures of all versions so far, in the order of the enums above.
-    const WORDS: [&str; 78] = [
+    const WORDS: [&str; 79] = [
         "hal_alloc",
         "hal_create",
         "hal_free",
@@ -395,6 +403,7 @@ mod tests {
         "pool_free",
         "pta_report",
         "pool_request",
+        "record_stream",
         "pta_empty_cache",
         "pool_settings",
         "pool_fraction",

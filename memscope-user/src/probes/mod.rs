@@ -202,6 +202,8 @@ pub enum Locator {
     PtaRawAllocWithStream,
     /// `NpuCachingAllocator::emptyCache(MempoolId_t)`, which `c10::DeviceAllocator` has since `torch_npu` 2.13.
     PtaEmptyCache,
+    /// `NpuCachingAllocator::recordStream(const c10::DataPtr &, c10_npu::NPUStream)`.
+    PtaRecordStream,
     /// `NpuCachingAllocator`'s virtual functions for pools of their own.
     PtaPool(PoolFunction),
     /// A function that `torch_npu` gives to Python by this name, by a table of methods.

@@ -62,10 +62,13 @@ impl Loaded {
 }
 
 /// The optional rows that the options need, each at every launch or allocation. Block watch has to know when the
-/// runtime may hold its locks; a thread's next action shows whether a request failed for good.
+/// runtime may hold its locks; a thread's next action shows whether a request failed for good. Of a capture any question is asked later.
 fn choice(options: &TraceOptions) -> RowChoice {
-    let all = options.watch.is_some() || options.collect.analyses.oom().is_some();
-    RowChoice { launches: all || options.collect.level.kernel, requests: all }
+    let analyses = options.collect.analyses;
+    let all = options.watch.is_some() || analyses.oom().is_some();
+    let stream_uses = ["auto", "waits"].iter().any(|word| analyses.questions.has(word))
+        || options.output.as_ref().is_some_and(|output| output.capture);
+    RowChoice { launches: all || options.collect.level.kernel, requests: all, stream_uses }
 }
 
 /// Follows processes, which are not known yet; `starts`: we start the program.

@@ -53,7 +53,8 @@ int simpta_free(void *ptr)
 
 int simpta_record_stream(void *ptr, void *stream)
 {
-    return get()->record_stream(ptr, stream);
+    get()->recordStream({ptr, get()->raw_deleter(), nullptr, 0}, stream);
+    return 0;
 }
 
 int simpta_synchronize(int32_t device)

@@ -10,9 +10,12 @@ constexpr int MAX_DEVICES = 32;
 
 namespace NPUCachingAllocator {
 
-/* As c10::DataPtr it has a destructor, so a function gets the address of its result from the caller. */
+/* As c10::DataPtr it begins with these two words, and has a destructor: a function gets the address of its result from the caller. */
 struct DataPtr {
     void *data;
+    void (*deleter)(void *);
+    void *context;
+    uint16_t device;
     ~DataPtr() {}
 };
 
@@ -25,7 +28,8 @@ struct NPUAllocator {
     virtual void *raw_alloc(size_t size) = 0;
     virtual void *raw_alloc_with_stream(size_t size, void *stream) = 0;
     virtual int free(void *ptr) = 0;
-    virtual int record_stream(void *ptr, void *stream) = 0;
+    virtual void recordStream(const DataPtr &ptr, void *stream) = 0;
+    virtual void eraseStream(const DataPtr &ptr, void *stream) = 0;
     virtual void synchronize(int device) = 0;
     virtual void empty_cache(int device) = 0;
     virtual void stats(int device, struct simpta_stats *out) = 0;

@@ -49,6 +49,7 @@ public:
     explicit DeviceCachingAllocator(int device) : device(device) {}
     int malloc(size_t size, void *stream, Block **out);
     void free(Block *block);
+    void erase_stream(Block *block, void *stream);
     void synchronize();
     void empty_cache();
 
@@ -195,6 +196,22 @@ void DeviceCachingAllocator::merge(Block *block, Block *gone)
     delete gone;
 }
 
+/* As in torch_npu, what other streams have done with meanwhile comes back as well. */
+void DeviceCachingAllocator::erase_stream(Block *block, void *stream)
+{
+    std::lock_guard<std::mutex> guard(mutex);
+    block->users.erase(stream);
+    for (auto at = waiting.begin(); at != waiting.end();) {
+        (*at)->users.erase(stream);
+        if ((*at)->users.empty()) {
+            free_block(*at);
+            at = waiting.erase(at);
+        } else {
+            ++at;
+        }
+    }
+}
+
 /* With the lock held. */
 void DeviceCachingAllocator::synchronize()
 {
@@ -223,6 +240,11 @@ void DeviceCachingAllocator::empty_cache()
 /* Of the thread's last allocation. */
 static thread_local int error;
 
+static void local_raw_delete(void *ptr)
+{
+    get()->free(ptr);
+}
+
 class NpuCachingAllocator : public NPUAllocator {
 public:
     NpuCachingAllocator()
@@ -231,12 +253,9 @@ public:
             devices.emplace_back(new DeviceCachingAllocator(device));
     }
 
-    DataPtr allocate(size_t size) override { return {malloc(size, nullptr)}; }
+    DataPtr allocate(size_t size) override { return {malloc(size, nullptr), local_raw_delete, nullptr, 0}; }
 
-    void (*raw_deleter())(void *) override
-    {
-        return [](void *ptr) { get()->free(ptr); };
-    }
+    void (*raw_deleter())(void *) override { return local_raw_delete; }
 
     int last_error() override { return error; }
 
@@ -254,15 +273,24 @@ public:
         return 0;
     }
 
-    int record_stream(void *ptr, void *stream) override
+    void recordStream(const DataPtr &ptr, void *stream) override
     {
+        if (!ptr.data || ptr.deleter != local_raw_delete)
+            return;
         std::lock_guard<std::mutex> guard(mutex);
-        auto found = blocks.find(ptr);
-        if (found == blocks.end())
-            return -1;
-        if (found->second.first->stream != stream)
+        auto found = blocks.find(ptr.data);
+        if (found != blocks.end() && found->second.first->stream != stream)
             found->second.first->users.insert(stream);
-        return 0;
+    }
+
+    void eraseStream(const DataPtr &ptr, void *stream) override
+    {
+        if (!ptr.data || ptr.deleter != local_raw_delete)
+            return;
+        std::lock_guard<std::mutex> guard(mutex);
+        auto found = blocks.find(ptr.data);
+        if (found != blocks.end())
+            devices[static_cast<size_t>(found->second.second)]->erase_stream(found->second.first, stream);
     }
 
     void synchronize(int device) override

@@ -31,3 +31,22 @@ fn blocks_of_another_stream() {
     // By itself it is of no interest: none at the peak.
     assert!(waits(&asked("auto").json()).is_empty());
 }
+
+/// All of them are allocated by one call, and another one has the stream use them.
+#[test]
+fn the_call_that_has_a_stream_use_blocks() {
+    let program = ["--rounds", "3", "--blocks", "16", "--size", "65536", "--shared", "2", "--workspaces", "0"];
+    let run =
+        Tracer::run("pool", &program).option("--call-stack=c").option("--analysis=waits").option("--json").succeed();
+    for document in [run.json(), offline("waits", &run.folder.capture())] {
+        let [found] = waits(&document)[..] else { panic!("{document:#}") };
+        let [place] = &found["places"].as_array().expect("places")[..] else { panic!("{found:#}") };
+        let calls = |of: &str, function: &str| place[of]["native"]["frames"].to_string().contains(function);
+        assert_eq!(place["blocks"], 6, "{place:#}");
+        assert!(calls("stacks", "simpta_malloc") && !calls("stacks", "simpta_record_stream"), "{place:#}");
+        assert!(
+            calls("record_stream", "simpta_record_stream") && !calls("record_stream", "simpta_malloc"),
+            "{place:#}"
+        );
+    }
+}

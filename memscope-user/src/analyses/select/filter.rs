@@ -281,6 +281,13 @@ impl Sieve {
         out(&Event { kind: EventKind::Free(Free { used_bytes, total_bytes: None, ..*free }), ..event.clone() });
     }
 
+    /// Whether an event is of a selected block, or of a pool that is selected whole.
+    fn is_of_selected(&mut self, event: &Event, allocation_id: u64, pool: Pool) -> bool {
+        let kept = self.processes.get(&event.pid);
+        kept.is_some_and(|kept| kept.numbers.contains(&allocation_id))
+            || self.matcher.holds_for(Subject::unknown(event, pool))
+    }
+
     /// Whether an event other than an allocation or free is passed.
     fn is_selected(&mut self, event: &Event) -> bool {
         match &event.kind {
@@ -294,11 +301,8 @@ impl Sieve {
                 self.matcher.holds_for(Subject::request(event, recovered.pool, recovered.size_bytes))
             }
             EventKind::UnknownFree(free) => self.matcher.holds_for(Subject::unknown(event, free.pool)),
-            EventKind::Access(access) => {
-                let kept = self.processes.get(&event.pid);
-                kept.is_some_and(|kept| kept.numbers.contains(&access.allocation_id))
-                    || self.matcher.holds_for(Subject::unknown(event, access.pool))
-            }
+            EventKind::Access(access) => self.is_of_selected(event, access.allocation_id, access.pool),
+            EventKind::StreamUse(used) => self.is_of_selected(event, used.allocation_id, used.pool),
             // Reported for the pool's own sums.
             EventKind::BlockReturned(returned) => self.matcher.holds_for(Subject::unknown(event, returned.pool)),
             _ => true,

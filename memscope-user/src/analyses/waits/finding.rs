@@ -25,11 +25,13 @@ pub struct WaitSum {
     pub open_blocks: u64,
 }
 
-/// Blocks allocated at one place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+/// Blocks allocated at one place, and used by another stream since one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PlaceWaits {
     /// The place; empty where no stack is known.
     pub stacks: Stacks,
+    /// The last call of `record_stream` for these blocks; empty where none was recorded, as in dumps.
+    pub record_stream: Stacks,
     /// Its blocks.
     #[serde(flatten)]
     pub sum: WaitSum,

@@ -4,7 +4,8 @@
 //! is neither live nor free, and the pool grows instead. The pool reports both: `free` when the program frees a block, `block_free`
 //! when it is back. For a block that no stream uses `block_free` comes right before `free`.
 //!
-//! Memory: about 60 bytes for each waiting block, of at most `MAX_WAITING`, and 100 for each place, of at most `MAX_PLACES` of a pool.
+//! Memory: about 100 bytes for each waiting block, of at most `MAX_WAITING`, 60 for each live one that another stream uses, of as many, and
+//! 150 for each place, of at most `MAX_PLACES` of a pool.
 
 mod finding;
 mod table;
@@ -63,7 +64,14 @@ pub struct WaitsAnalysis {
 struct Waiting {
     size_bytes: u64,
     freed_ns: u64,
-    stacks: Stacks,
+    place: Place,
+}
+
+/// Where a block was allocated, and where the program had another stream use it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Place {
+    allocated: Stacks,
+    record_stream: Stacks,
 }
 
 /// A sum, and the bytes of it that wait now.
@@ -78,7 +86,9 @@ struct Running {
 struct Account {
     returns: Returns<Waiting>,
     all: Running,
-    places: HashMap<Stacks, Running>,
+    places: HashMap<Place, Running>,
+    /// The last `record_stream` of live blocks, by address.
+    recorded: HashMap<u64, Stacks>,
     reserved_peak_bytes: u64,
     reserved_peak_time_ns: u64,
     is_full: bool,
@@ -99,6 +109,10 @@ impl Analysis for WaitsAnalysis {
             }
             EventKind::UnknownFree(free) => {
                 self.running.at(event.pid, event.device).entry(free.pool).or_default().returns.was_back(free.addr);
+            }
+            EventKind::StreamUse(used) => {
+                let account = self.running.at(event.pid, event.device).entry(used.pool).or_default();
+                account.recorded(used.addr, event.stacks);
             }
             EventKind::BlockReturned(returned) => {
                 let account = self.running.at(event.pid, event.device).entry(returned.pool).or_default();
@@ -135,9 +149,18 @@ impl WaitsAnalysis {
 }
 
 impl Account {
+    fn recorded(&mut self, addr: u64, at: Stacks) {
+        if self.recorded.len() < MAX_WAITING || self.recorded.contains_key(&addr) {
+            self.recorded.insert(addr, at);
+        } else {
+            self.is_full = true;
+        }
+    }
+
     fn free(&mut self, time_ns: u64, free: &Free) {
         self.reserved(time_ns, free.total_bytes);
         let addr = free.block.addr;
+        let record_stream = self.recorded.remove(&addr).unwrap_or_default();
         if self.returns.was_back(addr) || (!self.returns.says_so() && self.returns.len() >= MAX_UNSAID) {
             return;
         }
@@ -146,14 +169,14 @@ impl Account {
             self.all.sum.blocks += 1;
             return;
         }
-        let mut stacks = free.block.stacks;
-        if !self.places.contains_key(&stacks) && self.places.len() >= MAX_PLACES {
-            (stacks, self.is_full) = (Stacks::default(), true);
+        let mut place = Place { allocated: free.block.stacks, record_stream };
+        if !self.places.contains_key(&place) && self.places.len() >= MAX_PLACES {
+            (place, self.is_full) = (Place::default(), true);
         }
-        let waiting = Waiting { size_bytes: free.block.size_bytes, freed_ns: time_ns, stacks };
+        let waiting = Waiting { size_bytes: free.block.size_bytes, freed_ns: time_ns, place };
         self.returns.wait(addr, waiting);
         self.all.begin(waiting.size_bytes);
-        self.places.entry(stacks).or_default().begin(waiting.size_bytes);
+        self.places.entry(place).or_default().begin(waiting.size_bytes);
     }
 
     fn returned(&mut self, time_ns: u64, returned: &BlockReturned) {
@@ -164,6 +187,7 @@ impl Account {
     }
 
     fn reused(&mut self, addr: u64) {
+        self.recorded.remove(&addr);
         if let Some(waiting) = self.returns.reused(addr) {
             self.end(&waiting, 0);
         }
@@ -172,7 +196,7 @@ impl Account {
     /// A block does not wait any more. `waited_ns`: 0 where its return was not seen.
     fn end(&mut self, waiting: &Waiting, waited_ns: u64) {
         self.all.end(waiting.size_bytes, waited_ns);
-        if let Some(place) = self.places.get_mut(&waiting.stacks) {
+        if let Some(place) = self.places.get_mut(&waiting.place) {
             place.end(waiting.size_bytes, waited_ns);
         }
     }
@@ -184,17 +208,22 @@ impl Account {
         sums.for_each(|running| (running.sum.pool_peak_bytes, running.sum.pool_peak_blocks) = (0, 0));
         for waiting in self.returns.values() {
             self.all.at_peak(waiting.size_bytes);
-            if let Some(place) = self.places.get_mut(&waiting.stacks) {
+            if let Some(place) = self.places.get_mut(&waiting.place) {
                 place.at_peak(waiting.size_bytes);
             }
         }
     }
 
     fn close(self, pid: u32, device: Device, pool: Pool) -> Waits {
-        let each = self.places.into_iter().map(|(stacks, running)| PlaceWaits { stacks, sum: running.sum });
+        let each = self.places.into_iter().map(|(place, running)| PlaceWaits {
+            stacks: place.allocated,
+            record_stream: place.record_stream,
+            sum: running.sum,
+        });
         let mut places: Vec<PlaceWaits> = each.collect();
         places.sort_unstable_by_key(|place| {
-            Reverse((place.sum.pool_peak_bytes, place.sum.most_bytes, place.sum.blocks, place.stacks))
+            let sum = place.sum;
+            Reverse((sum.pool_peak_bytes, sum.most_bytes, sum.blocks, place.stacks, place.record_stream))
         });
         let places_left_out = places.len().saturating_sub(PLACES) as u64;
         places.truncate(PLACES);

@@ -19,6 +19,8 @@ pub(super) const TABLE: &dyn Table<Finding> = &Rows::<Finding, Waits, PlaceWaits
         column("longest_ns", Type::Unsigned, |_, place| place.sum.longest_ns.into()),
         column("python_stack", Type::Text, |_, place| Cell::frames(place.stacks.python)),
         column("native_stack", Type::Text, |_, place| Cell::frames(place.stacks.native)),
+        column("record_stream_python_stack", Type::Text, |_, place| Cell::frames(place.record_stream.python)),
+        column("record_stream_native_stack", Type::Text, |_, place| Cell::frames(place.record_stream.native)),
     ],
     each: |finding, row| {
         let Some(found) = Waits::of(finding) else { return };

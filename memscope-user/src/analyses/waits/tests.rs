@@ -71,6 +71,37 @@ fn what_waits_at_the_peak() {
     assert!(text.contains("1 block at the end") && text.contains("record_stream"), "{text}");
 }
 
+/// Blocks of one line wait for calls in two lines: of a block with two, the last counts. That of a block without a wait, or of an
+/// earlier block at the address, does not.
+#[test]
+fn the_call_that_has_a_stream_use_them() {
+    let (alloc, first, second) = (["a.py(1): f"], ["s.py(7): first"], ["s.py(9): second"]);
+    let mut script = pool();
+    for (addr, calls) in [(0x2000, vec![first]), (0x3000, vec![first, second]), (0x4000, vec![])] {
+        script.stacks(&alloc, &[]).pool_alloc(PTA, addr, MIB, 20 * MIB);
+        for call in calls {
+            script.stacks(&call, &[]).stream_use(PTA, addr);
+        }
+        script.free(PTA, addr);
+    }
+    script.stacks(&alloc, &[]).pool_alloc(PTA, 0x5000, MIB, 20 * MIB).stacks(&first, &[]).stream_use(PTA, 0x5000);
+    script.returned(PTA, 0x5000).free(PTA, 0x5000);
+    script.stacks(&alloc, &[]).pool_alloc(PTA, 0x5000, MIB, 20 * MIB).free(PTA, 0x5000);
+    let found = found(&script, false);
+    let [found] = &found[..] else { panic!("{found:#?}") };
+    let line = |stacks: Stacks| stacks.python.map(|stack| stack.frames().join("|"));
+    let mut places: Vec<_> =
+        found.places.iter().map(|place| (line(place.stacks), line(place.record_stream), place.sum.blocks)).collect();
+    places.sort();
+    let at = |call: [&str; 1]| Some(call[0].to_owned());
+    assert_eq!(places, [(at(alloc), None, 2), (at(alloc), at(first), 1), (at(alloc), at(second), 1)]);
+    let text = text(found);
+    assert!(
+        text.contains("a.py(1): f\n    used by another stream since record_stream at:\n      s.py(9): second"),
+        "{text}"
+    );
+}
+
 /// A pool that never says when a block is back, such as an older one's, has none that waits.
 #[test]
 fn pools_that_do_not_say_it() {

@@ -33,7 +33,7 @@ pub(super) fn write(found: &Waits, clock: Clock, out: &mut dyn Write) -> io::Res
         milliseconds(all.longest_ns),
         open(all)
     )?;
-    for PlaceWaits { stacks, sum } in places.iter().take(MAX_STACKS) {
+    for PlaceWaits { stacks, record_stream, sum } in places.iter().take(MAX_STACKS) {
         let (peak, most, blocks) =
             (rounded(sum.pool_peak_bytes.into()), rounded(sum.most_bytes.into()), counted(sum.blocks, "block"));
         let title = format!("  {peak} at the pool's peak, {most} at most, {blocks}");
@@ -42,6 +42,7 @@ pub(super) fn write(found: &Waits, clock: Clock, out: &mut dyn Write) -> io::Res
         } else {
             write_place(&format!("{title}, allocated at:"), *stacks, out)?;
         }
+        write_place("    used by another stream since record_stream at:", *record_stream, out)?;
     }
     let more = places.len().saturating_sub(MAX_STACKS) as u64 + found.places_left_out;
     if more > 0 {

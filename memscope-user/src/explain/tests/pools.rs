@@ -124,8 +124,12 @@ fn memory_that_waits_for_streams() {
     let of = |bytes: u64| -> Finding {
         let sum =
             |blocks, bytes| WaitSum { blocks, pool_peak_blocks: blocks, pool_peak_bytes: bytes, ..WaitSum::default() };
-        let places =
-            [(python(&["fsdp.py(9): gather"]), sum(2, bytes - MIB)), (python(&["copy.py(3): ahead"]), sum(1, MIB))];
+        let gather = PlaceWaits {
+            stacks: python(&["fsdp.py(9): gather"]),
+            record_stream: python(&["fsdp.py(20): reduce"]),
+            sum: sum(2, bytes - MIB),
+        };
+        let ahead = PlaceWaits { stacks: python(&["copy.py(3): ahead"]), sum: sum(1, MIB), ..PlaceWaits::default() };
         Waits {
             pid: PID,
             device: NPU0,
@@ -133,7 +137,7 @@ fn memory_that_waits_for_streams() {
             reserved_peak_bytes: 1280 * MIB,
             reserved_peak_time_ns: 2 * SECOND_NS,
             all: sum(3, bytes),
-            places: places.map(|(stacks, sum)| PlaceWaits { stacks, sum }).into(),
+            places: vec![gather, ahead],
             places_left_out: 0,
             places_full: false,
             confidence: Confidence::Certain,
@@ -146,7 +150,11 @@ fn memory_that_waits_for_streams() {
     let text = "64.00 MiB of the 1.25 GiB that the PyTorch pool held at its peak (5 %) was freed, and waited for other streams: the \
         pool took more instead.";
     assert_eq!(found.text, text);
-    assert_eq!(found.evidence, ["63.00 MiB in 2 blocks of fsdp.py:9 gather", "1.00 MiB in 1 block of copy.py:3 ahead"]);
+    let evidence = [
+        "63.00 MiB in 2 blocks of fsdp.py:9 gather, record_stream at fsdp.py:20 reduce",
+        "1.00 MiB in 1 block of copy.py:3 ahead",
+    ];
+    assert_eq!(found.evidence, evidence);
     assert!(advice(&found)[0].contains("record_stream"));
     assert_eq!(rules(&[of(64 * MIB), cached]), [Rule::StreamWaits]);
     assert_eq!(rules(&[of(64 * MIB - 1)]), []);

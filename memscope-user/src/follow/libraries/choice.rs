@@ -12,7 +12,7 @@ use crate::{
     error_chain,
     kernel::{Kernel, KernelError, LinkSet},
     os::elf::ElfFile,
-    probes::{CallKind, FailingCall, LaunchCall, Layer, ProbeSpec},
+    probes::{CallKind, FailingCall, LaunchCall, Layer, PoolCall, ProbeSpec},
 };
 
 /// The rows to place.
@@ -22,11 +22,13 @@ pub struct RowChoice {
     pub launches: bool,
     /// Allocations of ACL and the runtime, around those of the driver: caller, size, and final result.
     pub requests: bool,
+    /// Blocks that other streams use: which call had them do so.
+    pub stream_uses: bool,
 }
 
 impl RowChoice {
     /// All of them.
-    pub const ALL: Self = Self { launches: true, requests: true };
+    pub const ALL: Self = Self { launches: true, requests: true, stream_uses: true };
 
     /// Whether a built-in row is among the chosen ones.
     #[must_use]
@@ -39,6 +41,7 @@ impl RowChoice {
             (Layer::Acl | Layer::Runtime, CallKind::Failing(FailingCall::Alloc | FailingCall::AllocHost)) => {
                 self.requests
             }
+            (_, CallKind::Pool(PoolCall::RecordStream)) => self.stream_uses,
             _ => true,
         }
     }
@@ -121,7 +124,7 @@ mod tests {
     /// No function on the path of launches is probed for a trace without launches, and no other row is left out.
     #[test]
     fn launches_are_left_out() {
-        let found = left_out(RowChoice { launches: false, requests: true });
+        let found = left_out(RowChoice { launches: false, ..RowChoice::ALL });
         for symbol in ["rtKernelLaunch", "aclrtLaunchKernel", "rtsLaunchKernelWithConfig", "rtFunctionRegister"] {
             assert!(found.contains(&symbol), "{symbol}");
         }
@@ -135,12 +138,13 @@ mod tests {
     /// No function around an allocation of the driver is probed if no analysis needs its caller.
     #[test]
     fn requests_are_left_out() {
-        let found = left_out(RowChoice { launches: true, requests: false });
+        let found = left_out(RowChoice { requests: false, ..RowChoice::ALL });
         for symbol in ["aclrtMalloc", "aclrtMallocAlign32", "aclrtMallocPhysical", "rtMalloc", "rtMallocHost"] {
             assert!(found.contains(&symbol), "{symbol}");
         }
         for symbol in ["halMemAlloc", "halMemCreate", "halMemFree", "aclrtHostRegisterV2", "rtKernelLaunch"] {
             assert!(!found.contains(&symbol), "{symbol}");
         }
+        assert_eq!(left_out(RowChoice { stream_uses: false, ..RowChoice::ALL }), ["NpuCachingAllocator::recordStream"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Which bytes a function reads of what its first argument points to.
+//! Which bytes a function reads of what an argument points to.
 //!
 //! Follows the argument through copies of its register, along all paths: a register counts where it holds the argument
 //! on every path. A value spilled to the stack is lost, so a compiler can hide reads from the search, but cannot fake
@@ -29,10 +29,10 @@ impl Known for Holders {
     }
 }
 
-/// Bit *n* set: byte *n* behind the first argument is read.
-pub(super) fn bytes_read(code: &Code<'_>, function: Function) -> u64 {
+/// Bit *n* set: byte *n* behind C argument `number`, from 0, is read.
+pub(super) fn bytes_read(code: &Code<'_>, function: Function, number: u8) -> u64 {
     let ops = code.ops(function);
-    let holders = known_before(&ops, Holders(1 << code.argument(0)));
+    let holders = known_before(&ops, Holders(1 << code.argument(number)));
     let reads = ops.iter().zip(holders).filter_map(|(op, holders)| {
         let read = op.read?;
         (holders?.0 & 1 << read.base != 0).then_some(read)

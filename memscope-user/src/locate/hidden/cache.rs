@@ -77,6 +77,7 @@ impl Cache {
             | Locator::PtaRawAlloc
             | Locator::PtaRawAllocWithStream
             | Locator::PtaEmptyCache
+            | Locator::PtaRecordStream
             | Locator::PtaPool(_)
             | Locator::MstxMethod(_)
             | Locator::PtaMethod { .. }

@@ -110,6 +110,14 @@ pub enum NotLocated {
     /// No three virtual functions in a row lead to the report of blocks.
     #[error("no three entries in a row of the allocator's table of virtual functions lead to the block report")]
     NoThree,
+    /// No two virtual functions in a row read the address of a block and the function that frees it, or several do.
+    #[error(
+        "{found} pair(s) of entries of the allocator's table of virtual functions take blocks of streams, expected 1"
+    )]
+    StreamPairs {
+        /// Their number.
+        found: usize,
+    },
     /// The entry is another function.
     #[error(
         "cross-check contradicts: entry {entry} of the allocator's table of virtual functions does not lead to the block report"
@@ -182,31 +190,43 @@ pub struct Evidence {
     pub allocator: Checked,
     /// Found in an earlier run; the cheap checks were done again.
     pub cached: bool,
-    /// Found by a Python module's table of methods.
-    pub method: bool,
-    /// Found as the entry of the allocator's table that graphs use.
-    pub graphs: bool,
+    /// What it was found by, if not by the report of blocks.
+    pub by: Option<FoundBy>,
+}
+
+/// What a function was found by, other than the report of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FoundBy {
+    /// A Python module's table of methods.
+    Methods,
+    /// Graphs use this entry of the allocator's table.
+    Graphs,
+    /// What it and the next entry of the allocator's table read of their argument.
+    Argument,
 }
 
 impl Evidence {
-    const NONE: Self =
-        Self { entry: None, callers: 0, allocator: Checked::NotPossible, cached: false, method: false, graphs: false };
-    const METHOD: Self = Self { method: true, ..Self::NONE };
+    const NONE: Self = Self { entry: None, callers: 0, allocator: Checked::NotPossible, cached: false, by: None };
+    const METHOD: Self = Self { by: Some(FoundBy::Methods), ..Self::NONE };
+
+    /// An entry of the allocator's table.
+    const fn entry(entry: usize, by: Option<FoundBy>) -> Self {
+        Self { entry: Some(entry), allocator: Checked::Agrees, by, ..Self::NONE }
+    }
 }
 
 impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.method {
+        if self.by == Some(FoundBy::Methods) {
             return f.write_str("by the module's table of methods");
         }
-        if let Some(entry) = self.entry.filter(|_| self.graphs) {
-            return write!(f, "entry {entry} of the allocator's vtable; cross-check: agrees (graphs use it)");
-        }
         if let Some(entry) = self.entry {
-            return write!(
-                f,
-                "entry {entry} of the allocator's vtable; cross-check: agrees (leads to the block report)"
-            );
+            let agrees = match self.by {
+                Some(FoundBy::Graphs) => "graphs use it",
+                Some(FoundBy::Argument) => "argument layout; the next entry leads to the block report",
+                _ => "leads to the block report",
+            };
+            return write!(f, "entry {entry} of the allocator's vtable; cross-check: agrees ({agrees})");
         }
         let allocator = match self.allocator {
             Checked::Agrees => "argument layout, allocator's vtable",
@@ -287,6 +307,7 @@ impl<'a> Library<'a> {
                 Some(found) => found,
                 None => return Ok(None),
             },
+            Locator::PtaRecordStream => self.pta()?.record_stream()?,
             Locator::PtaPool(which) => self.pta()?.of_own_pools(which)?,
             Locator::PtaMethod { name, has_arguments } => methods::Tables::of(elf)?.only(name, has_arguments)?,
             Locator::MstxMethod(method) => mstx::Module::of(elf)?.method(method)?,

@@ -21,7 +21,7 @@
 use std::{cell::OnceCell, collections::BTreeSet};
 
 use super::{
-    Checked, Evidence, NotLocated, argument,
+    Checked, Evidence, FoundBy, NotLocated, argument,
     code::{Code, MAX_SITES},
     functions::{Function, Functions},
     object, once,
@@ -68,6 +68,9 @@ const ALLOCATE: usize = 2;
 const COPY_DATA: usize = 5;
 /// Functions of `c10::DeviceAllocator`: `initialized`, `emptyCache`, `recordStream`, three of statistics, `getMemoryInfo`.
 const DEVICE_ALLOCATOR: usize = 7;
+
+/// Bytes of a `c10::DataPtr` that are the address and the function that frees it.
+const OF_DATA_PTR: u64 = 0xffff;
 
 /// Virtual functions of the caching allocator that take the number of bytes asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +164,7 @@ impl<'a> Search<'a> {
     /// The function at an entry, unchecked.
     fn at(&self, entry: usize) -> Result<(Function, Evidence), NotLocated> {
         let function = self.table().get(entry).copied().flatten().ok_or(NotLocated::NoEntry { entry })?;
-        Ok((function, Evidence { entry: Some(entry), allocator: Checked::Agrees, ..Evidence::NONE }))
+        Ok((function, Evidence::entry(entry, None)))
     }
 
     /// `emptyCache` of `c10::DeviceAllocator`, the second of its seven functions; `None` where the class does not inherit it.
@@ -171,6 +174,21 @@ impl<'a> Search<'a> {
             return Ok(None);
         }
         self.reporting(entry).map(Some)
+    }
+
+    /// `recordStream`, in front of `eraseStream`: the two in a row that read the first two words of a `DataPtr` and nothing else of it, the address and
+    /// the function that frees it. The second leads to the report of blocks, since it gives back a block that no other stream uses any more;
+    /// the first does not.
+    pub(super) fn record_stream(&self) -> Result<(Function, Evidence), NotLocated> {
+        let takes_block = |function: Function| argument::bytes_read(&self.code, function, 1) == OF_DATA_PTR;
+        let pairs = self.table().windows(2).enumerate().filter_map(|(entry, pair)| {
+            let &[Some(record), Some(erase)] = pair else { return None };
+            (takes_block(record) && takes_block(erase)).then_some((entry, record, erase))
+        });
+        let pairs: Vec<_> =
+            pairs.filter(|(_, record, erase)| !self.is_reporting(*record) && self.is_reporting(*erase)).collect();
+        let &[(entry, record, _)] = &pairs[..] else { return Err(NotLocated::StreamPairs { found: pairs.len() }) };
+        Ok((record, Evidence::entry(entry, Some(FoundBy::Argument))))
     }
 
     /// The entry of `allocate_with_aligned`, which `raw_alloc` and `raw_alloc_with_stream` follow: the first three entries in a
@@ -210,7 +228,7 @@ impl<'a> Search<'a> {
         let (Some(first), None) = (firsts.next(), firsts.next()) else { return Err(wrong()) };
         let entry = first + which as usize;
         let function = self.table().get(entry).copied().flatten().ok_or(NotLocated::NoEntry { entry })?;
-        Ok((function, Evidence { entry: Some(entry), allocator: Checked::Agrees, graphs: true, ..Evidence::NONE }))
+        Ok((function, Evidence::entry(entry, Some(FoundBy::Graphs))))
     }
 
     /// The allocator's table of virtual functions.
@@ -265,7 +283,7 @@ impl<'a> Search<'a> {
     }
 
     fn check_argument(&self, function: Function) -> Result<(), NotLocated> {
-        let read = argument::bytes_read(&self.code, function);
+        let read = argument::bytes_read(&self.code, function, 0);
         if read & !ALLOCATOR_KIND == FIELDS {
             return Ok(());
         }

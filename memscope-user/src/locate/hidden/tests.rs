@@ -54,11 +54,13 @@ enum Body {
     /// Contains the bytes of such a call within an instruction; where that is not possible, in a constant behind a
     /// branch.
     Pretends(usize),
+    /// Reads two words behind its second argument, then jumps there, or returns.
+    Takes(Option<usize>),
     /// Returns.
     Nothing,
 }
 
-use Body::{Calls, Jumps, Nothing, Pretends, Report, ReportOther, Virtual};
+use Body::{Calls, Jumps, Nothing, Pretends, Report, ReportOther, Takes, Virtual};
 
 /// A library to be made.
 #[derive(Clone, Debug)]
@@ -129,6 +131,13 @@ fn x86(at: u64, body: Body) -> Vec<u8> {
             bytes.extend([0, 0, 0, 0xc3]);
             bytes
         }
+        Takes(target) => {
+            let mut bytes = vec![0x48, 0x8b, 0x06, 0x48, 0x8b, 0x56, 0x08]; // mov rax, [rsi]; mov rdx, [rsi + 8]
+            let Some(target) = target else { return [bytes, vec![0xc3]].concat() };
+            bytes.push(0xe9);
+            bytes.extend(to(start(target), bytes.len()));
+            bytes
+        }
         Nothing => vec![0xc3],
     }
 }
@@ -164,6 +173,10 @@ fn arm(at: u64, body: Body) -> Vec<u32> {
         Virtual => load(vec![0xa9bf_7bfd]),
         Calls(target) => vec![0xa9bf_7bfd, branch(0x9400_0000, 1, target), 0xa8c1_7bfd, 0xd65f_03c0],
         Jumps(target) => vec![branch(0x1400_0000, 0, target)],
+        Takes(target) => {
+            let read = 0xa940_0c22; // ldp x2, x3, [x1]
+            vec![read, target.map_or(0xd65f_03c0, |target| branch(0x1400_0000, 1, target))]
+        }
         // A word is an instruction at every aligned place, so it does not even look like one here.
         Pretends(_) | Nothing => vec![0xd65f_03c0],
     }
@@ -370,6 +383,30 @@ fn functions_of_requests_follow_each_other() {
             Err("no three entries in a row of the allocator's table of virtual functions lead to the block report"
                 .to_owned());
         assert_eq!(entries(vec![6, 6, 5, 6, 5, 7, 6, 5]), [found(2, 5), none.clone(), none.clone(), none]);
+    }
+}
+
+/// Two in a row read two words of their argument, and the second leads to the report: once, or it is none. By hand: 7 does not
+/// lead there, 8 does.
+#[test]
+fn the_function_of_blocks_of_streams() {
+    let functions = vec![Virtual, Report, Calls(1), Calls(1), Jumps(1), Calls(3), Nothing, Takes(None), Takes(Some(4))];
+    for machine in BOTH {
+        let entry = |table: &[usize]| {
+            let file = Sketch { table: table.to_vec(), functions: functions.clone(), ..genuine(machine) }.build();
+            let found = locate(Locator::PtaRecordStream, "f", &ElfFile::parse(&file).expect("a library"), None);
+            found.map(|it| it.map(|it| (it.evidence.entry, it.function.vaddr))).map_err(|error| error.to_string())
+        };
+        assert_eq!(entry(&[6, 6, 5, 6, 7, 8, 6]), Ok(Some((Some(4), start(7)))));
+        let pairs = |found| {
+            let rest =
+                "pair(s) of entries of the allocator's table of virtual functions take blocks of streams, expected 1";
+            Err(format!("{found} {rest}"))
+        };
+        for table in [[6, 6, 5, 8, 7, 6, 6], [6, 6, 5, 7, 6, 8, 6], [6, 6, 5, 7, 7, 6, 6], [6, 6, 5, 8, 8, 6, 6]] {
+            assert_eq!(entry(&table), pairs(0), "{table:?}");
+        }
+        assert_eq!(entry(&[6, 6, 7, 8, 5, 7, 8]), pairs(2));
     }
 }
 

@@ -15,7 +15,7 @@ use crate::backend::{Backend, PoolChange, PoolWord};
 use crate::decode::Phase;
 use crate::model::{
     Asked, BlockReturned, Device, EventKind, Figures, Fraction, FreeCause, Graph, GraphChange, Name, OwnPool, OwnRules,
-    Pool, PoolRefused, PoolSet, Stacks,
+    Pool, PoolRefused, PoolSet, Stacks, StreamUse,
 };
 use crate::probes::{Field, PoolCall, RowInfo};
 
@@ -31,6 +31,8 @@ pub(in crate::pipeline) enum Effect {
     Report(PoolReport),
     /// The thread requests a block from a pool.
     Request(PoolRequest),
+    /// The program has another stream use a block.
+    StreamUse { pool: Pool, addr: u64 },
     /// The program has the pool give unused memory back.
     EmptyCache,
     /// The program changes settings.
@@ -72,7 +74,8 @@ pub(super) const fn figures(kind: PoolCall) -> &'static [Figures] {
     match kind {
         PoolCall::Alloc | PoolCall::Free | PoolCall::Report => &[Figures::Memory],
         PoolCall::Request => &[Figures::Failures],
-        PoolCall::EmptyCache
+        PoolCall::RecordStream
+        | PoolCall::EmptyCache
         | PoolCall::Settings
         | PoolCall::Fraction
         | PoolCall::GraphBegin
@@ -109,6 +112,10 @@ pub(super) fn interpret(kind: PoolCall, call: &RawCall<'_>) -> Interpreted {
             caller: call.probe.symbol,
             size_bytes: call.field(Field::Size)?,
         }),
+        (PoolCall::RecordStream, _) => Effect::StreamUse {
+            pool: call.backend.pool_of_framework(call.probe.info.pool.as_deref()).ok_or(Unusable)?,
+            addr: call.field(Field::Addr)?,
+        },
         // Of one pool of its own, which gives back what the program does not use any more: no blocks of others.
         (PoolCall::EmptyCache, _) if own_pool(call).is_ok_and(|pool| pool != ALL_POOLS) => return Ok(None),
         (PoolCall::EmptyCache, _) => Effect::EmptyCache,
@@ -165,6 +172,13 @@ fn rules(call: &RawCall<'_>) -> OwnRules {
 fn of_device(call: &RawCall<'_>, own: OwnPool) -> Result<Effect, Unusable> {
     let device = call.field(Field::Device)? as u8;
     Ok(Effect::OwnPool { device: Some(device.into()), own })
+}
+
+/// Another stream uses a block. Memory of other allocators is passed to the function, too, which ignores it.
+fn stream_uses(pool: Pool, addr: u64, turn: &mut Turn<'_>) {
+    let Some(block) = turn.home.blocks.get(Key::Pool(pool, addr)).map(|live| live.block) else { return };
+    let used = StreamUse { pool, allocation_id: block.allocation_id, addr };
+    turn.emit(block.device, EventKind::StreamUse(used));
 }
 
 fn pool_of(backend: &dyn Backend, row: &RowInfo) -> Pool {
@@ -249,9 +263,11 @@ impl Default for Pools {
 impl Pools {
     pub(in crate::pipeline) fn apply(&mut self, effect: &Effect, turn: &mut Turn<'_>, failing: &mut Failing) {
         match *effect {
-            Effect::Report(_) | Effect::Request(_) if self.left_out => {}
+            Effect::Report(_) | Effect::Request(_) | Effect::StreamUse { .. } if self.left_out => {}
             Effect::Report(ref report) => self.function_reported(report, turn, failing),
             Effect::Request(request) => self.asked(request, turn, failing),
+            Effect::StreamUse { pool, addr } if !self.ignores(pool) => stream_uses(pool, addr, turn),
+            Effect::StreamUse { .. } => {}
             Effect::EmptyCache => {
                 self.refused(turn, failing);
                 turn.emit(Device::None, EventKind::CacheEmptied);

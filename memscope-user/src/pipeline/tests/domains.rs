@@ -243,3 +243,31 @@ fn marks_of_the_sanitizer_are_accesses() {
         ],
     );
 }
+
+/// A block of the pool that another stream uses is known by its address, on its own device. Memory of others, an address of none, blocks that are freed, and
+/// those of a process without its pools are not.
+#[test]
+fn streams_use_blocks_of_pools() {
+    let uses = |time_ns, addr| main(time_ns).entered("NpuCachingAllocator::recordStream", &[addr]);
+    check_before_end(
+        &[
+            main(1).set_device(4),
+            main(2).alloc(0x1000, 1 << 20, device(1)),
+            main(3).pta((0, 0), 0x1000, 512, [512, 1 << 20, 512]),
+            uses(4, 0x1000),
+            uses(5, 0x1200),
+            uses(6, 0),
+            main(7).pta((0, 1), 0x1000, -512, [0, 1 << 20, 512]),
+            uses(8, 0x1000),
+            main(20).note(&Note::PoolBlocks { pid: 7, traced: false }),
+            uses(21, 0x1000),
+        ],
+        &[
+            "2 7 npu1 alloc 1000+1048576 used 1048576 step 0",
+            "3 7 npu1 alloc 1000+512 used 512 step 0",
+            "4 7 npu1 stream uses PTA 2 at 0x1000",
+            "7 7 npu1 free 1000+512 used 0 Program",
+            "20 7 - pools left out",
+        ],
+    );
+}

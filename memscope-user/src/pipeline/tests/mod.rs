@@ -11,6 +11,7 @@ use crate::hash::{HashMap, HashSet};
 use crate::model::{
     Access, Alloc, AllocApi, AllocFailed, Asked, BlockReturned, Device, Event, EventKind, Free, HolderPath, Kept,
     Looked, Mark, Module, Name, Op, OutOfMemory, PageType, PlaceLook, Pool, PoolRefused, PoolSet, Region, RegionKind,
+    StreamUse,
 };
 use crate::sinks::Sink;
 use crate::testing::{HOST, Random, Who, at, device, main, rows, variety};
@@ -66,7 +67,6 @@ fn line(event: &Event) -> String {
         Device::None => "-".to_owned(),
     };
     let mut line = format!("{} {} {device} ", event.time_ns - 1000, event.pid);
-    let text = |text: &Option<Arc<str>>| text.as_deref().unwrap_or("null").to_owned();
     match &event.kind {
         EventKind::Alloc(Alloc { block, used_bytes, restored, promoted, .. }) => write!(
             line,
@@ -95,6 +95,9 @@ fn line(event: &Event) -> String {
             write!(line, "recovered request {} after {}", recovered.request, recovered.failed_attempts)
         }
         EventKind::CacheEmptied => write!(line, "cache emptied"),
+        EventKind::StreamUse(StreamUse { pool, allocation_id, addr }) => {
+            write!(line, "stream uses {pool:?} {allocation_id} at {addr:#x}")
+        }
         EventKind::UsesLeftOut => write!(line, "uses left out"),
         EventKind::DeviceMemory(memory) => write!(line, "device {} free {}", memory.total_bytes, memory.free_bytes),
         EventKind::PoolSet(PoolSet::Settings { text }) => write!(line, "settings {text}"),
@@ -118,18 +121,8 @@ fn line(event: &Event) -> String {
             let dtype = [Some(*dtype), *format].into_iter().flatten().collect::<Vec<_>>().join(" ");
             write!(line, "{kind:?} {op} block {allocation_id} {addr:x}+{size_bytes} {dtype} {shape:?}")
         }
-        EventKind::Mark(Mark::Point { text: name }) => write!(line, "mark {}", text(name)),
-        EventKind::Mark(Mark::RangeStart { text: name, range_id }) => write!(line, "start {} {range_id}", text(name)),
-        EventKind::Mark(Mark::RangeEnd { range_id, .. }) => write!(line, "end {range_id:?}"),
-        EventKind::DomainMark { domain, mark: Mark::Point { text: name } } => {
-            write!(line, "{domain}: mark {}", text(name))
-        }
-        EventKind::DomainMark { domain, mark: Mark::RangeStart { text: name, range_id } } => {
-            write!(line, "{domain}: start {} {range_id}", text(name))
-        }
-        EventKind::DomainMark { domain, mark: Mark::RangeEnd { range_id, .. } } => {
-            write!(line, "{domain}: end {range_id:?}")
-        }
+        EventKind::Mark(mark) => write!(line, "{}", marked(mark)),
+        EventKind::DomainMark { domain, mark } => write!(line, "{domain}: {}", marked(mark)),
         EventKind::AtbOp(op) => {
             let what = if op.begins { "begins" } else { "ends" };
             write!(line, "{} {what} workspace {:x}+{}", op.name, op.workspace_addr, op.workspace_bytes)
@@ -160,6 +153,15 @@ fn line(event: &Event) -> String {
     }
     .expect("written");
     line
+}
+
+fn marked(mark: &Mark) -> String {
+    let text = |text: &Option<Arc<str>>| text.as_deref().unwrap_or("null").to_owned();
+    match mark {
+        Mark::Point { text: name } => format!("mark {}", text(name)),
+        Mark::RangeStart { text: name, range_id } => format!("start {} {range_id}", text(name)),
+        Mark::RangeEnd { range_id, .. } => format!("end {range_id:?}"),
+    }
 }
 
 fn looked(place: &PlaceLook) -> String {

@@ -93,6 +93,7 @@ impl<'a> Row<'a> {
             | EventKind::Looked(_)
             | EventKind::PoolRefused(_)
             | EventKind::CacheEmptied
+            | EventKind::StreamUse(_)
             | EventKind::UsesLeftOut
             | EventKind::DeviceMemory(_)
             | EventKind::PoolSet(_)

@@ -79,6 +79,15 @@ pub(super) const ROWS: &[ProbeSpec] = &[
         fields: &[(Field::Size, Fetch::arg(1))],
         ..PTA
     },
+    // void NpuCachingAllocator::recordStream(const c10::DataPtr &ptr, c10_npu::NPUStream stream): `Tensor.record_stream()`, and collectives of
+    // HCCL. A `DataPtr` begins with the address; a tensor without memory has none. The stream is passed by reference or in registers.
+    ProbeSpec {
+        symbol: "NpuCachingAllocator::recordStream",
+        locator: Some(Locator::PtaRecordStream),
+        meaning: CallKind::Pool(PoolCall::RecordStream),
+        fields: &[(Field::Addr, Fetch::memory(1, 0))],
+        ..PTA
+    },
     // void NpuCachingAllocator::emptyCache(MempoolId_t mempool_id): `torch.accelerator.empty_cache()`; with a number where a
     // pool of the program's own goes.
     ProbeSpec {
