@@ -1,5 +1,5 @@
 //! Rules and dashboard of the node agent, in a real Prometheus that reads the page of an agent at work. Needs what live tests need, and
-//! `MEMSCOPE_PROMETHEUS`, the folder of Prometheus' programs: `./x prometheus` fetches them.
+//! `MEMSCOPE_PROMETHEUS`, the folder of its unpacked package: `./x prometheus` fetches them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,7 +22,8 @@ fn package() -> PathBuf {
 }
 
 fn program(name: &str) -> PathBuf {
-    PathBuf::from(std::env::var_os("MEMSCOPE_PROMETHEUS").expect("set by `./x prometheus`")).join(name)
+    let packages = std::env::var_os("MEMSCOPE_PROMETHEUS").expect("set by `./x prometheus`");
+    PathBuf::from(packages).join("usr/bin").join(name)
 }
 
 /// A server with the agent's settings, which reads a page each second.

@@ -23,9 +23,9 @@ mod mindspore;
 mod miri;
 mod nextest;
 mod npu;
+mod peers;
 mod pictures;
 mod project;
-mod prometheus;
 mod python;
 mod servers;
 mod setup;
@@ -83,6 +83,7 @@ usage: ./x VERB [ARGUMENTS]
                       the same with real servers and frameworks on torch_npu 2.9.0.post9, and with leaks put into their programs: transformers,
                       ddp, fsdp2, deepspeed, vllm (what `npu` needs, 200 MB for each and 2.5 GB for vllm); docs/servers.md
   fleet               queries over a fleet's evidence in DuckDB and Spark (Java 17, 700 MB of packages); `test` has DuckDB alone
+  containerd          names and labels of pods for the agent, by a real containerd (as root; apt-get, 30 MB, curl)
   prometheus          the agent's rules and dashboard in a real Prometheus, beside an agent at work (as root; apt-get, 30 MB)
   vm [KERNEL...] [-- TEST ARGUMENTS]
                       the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64, or `all`; whole runs are
@@ -136,7 +137,8 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "pythons" => interpreters::run(arguments),
         "servers" => servers::run(arguments),
         "bench" => bench::run(arguments),
-        "prometheus" => prometheus::run(arguments),
+        "prometheus" => peers::run(&peers::PROMETHEUS, arguments),
+        "containerd" => peers::run(&peers::CONTAINERD, arguments),
         "vm" => vm::run(arguments),
         "bpf" => bpf::run(),
         "dist" => dist::run(arguments),

@@ -138,6 +138,8 @@ pub struct StackSettings {
 pub struct NameSettings {
     /// Where the kubelet has logs of containers: their names name pods; empty: pods are known by UID alone.
     pub container_logs: PathBuf,
+    /// Socket of the container runtime, which knows labels, too; empty: it is not asked.
+    pub runtime_socket: PathBuf,
 }
 
 /// What is kept of failed requests.
@@ -224,7 +226,7 @@ impl Default for StackSettings {
 
 impl Default for NameSettings {
     fn default() -> Self {
-        Self { container_logs: PathBuf::from("/var/log/containers") }
+        Self { container_logs: PathBuf::from("/var/log/containers"), runtime_socket: PathBuf::new() }
     }
 }
 
@@ -312,9 +314,28 @@ impl Config {
         if self.otlp.max_queue_bytes < 1 << 16 {
             return wrong(format!("otlp.max_queue_bytes is {}: it must be 65536 at least", self.otlp.max_queue_bytes));
         }
+        self.check_names()?;
         otlp::check(&self.otlp).map_err(ConfigError::Value)?;
         self.evidence.check()?;
         self.listen().map(|_| ())
+    }
+
+    /// Whether labels can be known.
+    fn check_names(&self) -> Result<(), ConfigError> {
+        let socket = &self.names.runtime_socket;
+        let wrong = |text: String| Err(ConfigError::Value(text));
+        if !socket.as_os_str().is_empty() && !socket.is_absolute() {
+            return wrong(format!("names.runtime_socket is `{}`: it must be an absolute path", socket.display()));
+        }
+        let with_labels = self.rules.list.iter().position(|rule| !rule.labels.is_empty());
+        match with_labels {
+            Some(at) if socket.as_os_str().is_empty() => wrong(format!(
+                "rule {} asks for labels of pods, which the container runtime alone knows: set names.runtime_socket, such as \
+                 \"/run/containerd/containerd.sock\"",
+                at + 1
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Where the page is, if it is anywhere.

@@ -234,6 +234,12 @@ pub const FAMILIES: &[Family] = &[
     family("memscope_agent_level_changes", Kind::Counter, None, "Changes of the level."),
     family("memscope_agent_memory_bytes", Kind::Gauge, BYTES, "Resident memory of the agent."),
     family("memscope_agent_series_dropped", Kind::Counter, None, "Series left out because the page was full."),
+    family(
+        "memscope_agent_runtime_requests",
+        Kind::Counter,
+        None,
+        "Requests to the container runtime, by how they ended.",
+    ),
     family("memscope_agent_otlp_requests", Kind::Counter, None, "Requests to the OTLP receiver, by how they ended."),
     family(
         "memscope_agent_otlp_dropped",

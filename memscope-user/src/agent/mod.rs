@@ -19,6 +19,7 @@ mod client;
 pub mod config;
 pub mod control;
 mod cost;
+mod cri;
 mod curve;
 pub mod discover;
 pub mod evidence;

@@ -1,18 +1,21 @@
-//! Names of pods and containers, by the names of the kubelet's log files. Needs no token and no socket of a runtime.
+//! Names of pods and containers: by the container runtime, if the agent may ask it, and by the names of the kubelet's log files, which
+//! needs no token and no socket.
 //!
 //! The kubelet keeps a link `POD_NAMESPACE_CONTAINER-ID.log` for each container of the node. Names of Kubernetes have no `_`.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    rc::Rc,
     time::{Duration, Instant},
 };
 
-use super::cgroup::split_number;
+use super::{cgroup::split_number, cri::Directory, metrics::Sample};
 use crate::hash::HashMap;
 
 /// Containers that are known at once; a node has some hundred.
-const MAX_CONTAINERS: usize = 16_384;
+pub(super) const MAX_CONTAINERS: usize = 16_384;
 /// Least time between two readings of the folder for unknown containers.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Longest name of Kubernetes.
@@ -27,6 +30,19 @@ pub struct ContainerName {
     pub pod: String,
     /// Its own name in the pod.
     pub container: String,
+    /// Labels of its pod, which the container runtime alone knows.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What is known of a container's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// This one.
+    Known(ContainerName),
+    /// It has none.
+    Unknown,
+    /// The container runtime is being asked: ask again in a second.
+    Later,
 }
 
 /// Knows names of containers.
@@ -35,17 +51,38 @@ pub struct Names {
     folder: PathBuf,
     known: HashMap<String, ContainerName>,
     read: Option<Instant>,
+    runtime: Option<Rc<Directory>>,
 }
 
 impl Names {
     /// By the files in this folder; by none, if the path is empty.
     #[must_use]
     pub fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), known: HashMap::default(), read: None }
+        Self { folder: folder.to_owned(), known: HashMap::default(), read: None, runtime: None }
+    }
+
+    /// The container runtime comes first.
+    #[must_use]
+    pub(super) fn with_runtime(self, runtime: Option<Rc<Directory>>) -> Self {
+        Self { runtime, ..self }
+    }
+
+    /// What a container is called.
+    pub fn of(&mut self, container_id: &str, now: Instant) -> Naming {
+        match self.runtime.as_ref().map(|runtime| runtime.of(container_id)) {
+            None | Some(Naming::Unknown) => {
+                self.by_log(container_id, now).cloned().map_or(Naming::Unknown, Naming::Known)
+            }
+            Some(naming) => naming,
+        }
+    }
+
+    pub(super) fn samples(&self) -> impl Iterator<Item = Sample> {
+        self.runtime.iter().flat_map(|runtime| runtime.samples())
     }
 
     /// What a container is called, if the kubelet knows it.
-    pub fn of(&mut self, container_id: &str, now: Instant) -> Option<&ContainerName> {
+    fn by_log(&mut self, container_id: &str, now: Instant) -> Option<&ContainerName> {
         let may_read = self.read.is_none_or(|read| now.duration_since(read) >= PAUSE);
         if !self.known.contains_key(container_id) && may_read && !self.folder.as_os_str().is_empty() {
             self.read = Some(now);
@@ -67,11 +104,12 @@ fn parse(file: &str) -> Option<(String, ContainerName)> {
     let mut parts = name.strip_suffix('-')?.split('_');
     let mut part = || parts.next().filter(|name| is_name(name)).map(str::to_owned);
     let (pod, namespace, container) = (part()?, part()?, part()?);
-    parts.next().is_none().then(|| (id.to_owned(), ContainerName { namespace, pod, container }))
+    let name = ContainerName { namespace, pod, container, labels: BTreeMap::new() };
+    parts.next().is_none().then(|| (id.to_owned(), name))
 }
 
 /// A name as Kubernetes allows it: it becomes a label.
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     let is_plain = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
     !text.is_empty() && text.len() <= MAX_NAME && text.bytes().all(is_plain)
 }
@@ -83,7 +121,8 @@ mod tests {
     const ID: &str = "9ec39b91f3d70e1beff50a308f77067065ea6be0d91a3378375056cd4422cf3d";
 
     fn vllm() -> ContainerName {
-        ContainerName { namespace: "inference".into(), pod: "vllm-7c9d-0".into(), container: "server".into() }
+        let [namespace, pod, container] = ["inference", "vllm-7c9d-0", "server"].map(str::to_owned);
+        ContainerName { namespace, pod, container, labels: BTreeMap::new() }
     }
 
     #[test]
@@ -111,10 +150,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let mut names = Names::new(folder.path());
         let start = Instant::now();
-        assert_eq!(names.of(ID, start), None);
+        assert_eq!(names.of(ID, start), Naming::Unknown);
         fs::write(folder.path().join(format!("vllm-7c9d-0_inference_server-{ID}.log")), "").expect("a file");
-        assert_eq!(names.of(ID, start + PAUSE / 2), None);
-        assert_eq!(names.of(ID, start + PAUSE), Some(&vllm()));
-        assert_eq!(Names::new(Path::new("")).of(ID, start), None);
+        assert_eq!(names.of(ID, start + PAUSE / 2), Naming::Unknown);
+        assert_eq!(names.of(ID, start + PAUSE), Naming::Known(vllm()));
+        assert_eq!(Names::new(Path::new("")).of(ID, start), Naming::Unknown);
     }
 }

@@ -8,6 +8,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     ffi::OsStr,
     path::{Path, PathBuf},
+    rc::Rc,
     time::{Duration, Instant},
 };
 
@@ -19,6 +20,7 @@ use super::{
     config::Config,
     control::Status,
     cost::Meter,
+    cri::Directory,
     discover::Discovery,
     evidence::Evidence,
     failures::Bundle,
@@ -28,7 +30,7 @@ use super::{
     names::Names,
     otlp::{self, Feed},
     page::{self, Format},
-    process::{self, Users},
+    process::{self, Look, Users},
     rules::Action,
     source::Source,
 };
@@ -65,6 +67,15 @@ pub(super) struct Node<S> {
     bundles_failed: u64,
     dropped: u64,
     status: Status,
+}
+
+/// What the rules say of a process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Selected {
+    Yes,
+    No,
+    /// Nothing yet: its container's name is to come.
+    Later,
 }
 
 /// As of the last page.
@@ -121,6 +132,11 @@ impl<S: Source> Node<S> {
         }
     }
 
+    /// The container runtime knows names and labels.
+    pub(super) fn with_runtime(self, runtime: Option<Rc<Directory>>) -> Self {
+        Self { names: self.names.with_runtime(runtime), ..self }
+    }
+
     pub(super) const fn source(&mut self) -> &mut S {
         &mut self.source
     }
@@ -141,42 +157,52 @@ impl<S: Source> Node<S> {
             return Vec::new();
         }
         let found = self.discovery.look(now);
+        self.choose(found.into_iter().map(|found| found.pid), now)
+    }
+
+    /// Of processes that were found, those that are to join.
+    fn choose(&mut self, found: impl Iterator<Item = u32>, now: Instant) -> Vec<u32> {
         let mut joining = Vec::new();
-        for pid in found.into_iter().map(|found| found.pid) {
-            let is_full = self.targets.len() + joining.len() >= self.config.discovery.max_processes;
+        for pid in found {
             if self.targets.contains_key(&pid) {
                 continue;
             }
-            if is_full {
+            // Those that are joining are among them.
+            if self.targets.len() >= self.config.discovery.max_processes {
                 self.discovery.forget(pid, now + LEFT_OUT);
                 self.refused += 1;
-            } else if self.select(pid) {
-                self.aside.remove(pid);
-                joining.push(pid);
-            } else {
-                // It may run another program by then, or its pod have a name.
-                let longest = Duration::from_secs_f64(self.config.discovery.longest_seconds);
-                self.discovery.forget(pid, now + longest);
+                continue;
             }
+            let again = match self.select(pid) {
+                Selected::Yes => {
+                    self.aside.remove(pid);
+                    joining.push(pid);
+                    continue;
+                }
+                Selected::Later => self.config.discovery.interval_seconds,
+                // It may run another program by then, or its pod have a name.
+                Selected::No => self.config.discovery.longest_seconds,
+            };
+            self.discovery.forget(pid, now + Duration::from_secs_f64(again));
         }
         joining
     }
 
     /// Asks the rules about a process.
-    fn select(&mut self, pid: u32) -> bool {
-        let Some((facts, target)) =
-            process::look(pid, &mut self.names, &mut self.users, &self.config.evidence.job_from)
-        else {
-            return false;
+    fn select(&mut self, pid: u32) -> Selected {
+        let (facts, target) = match process::look(pid, &mut self.names, &mut self.users, &self.config.evidence.job_from)
+        {
+            Look::Known(known) => *known,
+            Look::Gone => return Selected::No,
+            Look::Later => return Selected::Later,
         };
-        let selected = self.config.rules.decide(&facts) == Action::Select;
-        if selected {
-            self.excluded.remove(&pid);
-            self.targets.insert(pid, target);
-        } else {
+        if self.config.rules.decide(&facts) == Action::Exclude {
             self.excluded.insert(pid);
+            return Selected::No;
         }
-        selected
+        self.excluded.remove(&pid);
+        self.targets.insert(pid, target);
+        Selected::Yes
     }
 
     /// A process has joined, or has not.
@@ -233,7 +259,7 @@ impl<S: Source> Node<S> {
             .collect();
         for pid in unknown {
             self.discovery.know(pid, now);
-            if !self.select(pid) {
+            if self.select(pid) == Selected::No {
                 self.source.leave(pid);
             }
         }
@@ -372,6 +398,7 @@ impl<S: Source> Node<S> {
             samples.push(whole("memscope_agent_level_changes", Some(("reason", reason.name())), count));
         }
         samples.push(whole("memscope_agent_series_dropped", None, self.dropped));
+        samples.extend(self.names.samples());
         samples.extend(self.otlp.samples());
         samples
     }

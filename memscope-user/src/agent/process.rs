@@ -7,7 +7,7 @@ use nix::unistd::{Uid, User};
 use super::{
     cgroup::Cgroup,
     fold::{Target, Where},
-    names::Names,
+    names::{Names, Naming},
     rules::Facts,
 };
 use crate::{
@@ -39,11 +39,26 @@ impl Users {
     }
 }
 
-/// Looks at a process. `None` if it is gone.
-pub(super) fn look(pid: u32, names: &mut Names, users: &mut Users, job_from: &[String]) -> Option<(Facts, Target)> {
-    let uid = uid_of(pid)?;
+/// What a look at a process gives.
+pub(super) enum Look {
+    /// This.
+    Known(Box<(Facts, Target)>),
+    /// Nothing: it is gone.
+    Gone,
+    /// Its container's name is not there yet.
+    Later,
+}
+
+/// Looks at a process.
+pub(super) fn look(pid: u32, names: &mut Names, users: &mut Users, job_from: &[String]) -> Look {
+    let Some(uid) = uid_of(pid) else { return Look::Gone };
     let cgroup = Cgroup::of(pid);
-    let name = cgroup.container_id.as_deref().and_then(|id| names.of(id, std::time::Instant::now())).cloned();
+    let naming = cgroup.container_id.as_deref().map(|id| names.of(id, std::time::Instant::now()));
+    let name = match naming {
+        Some(Naming::Known(name)) => Some(name),
+        Some(Naming::Later) => return Look::Later,
+        Some(Naming::Unknown) | None => None,
+    };
     let facts = Facts {
         command: command(pid),
         user: users.name(uid),
@@ -51,12 +66,13 @@ pub(super) fn look(pid: u32, names: &mut Names, users: &mut Users, job_from: &[S
         namespace: name.as_ref().map(|name| name.namespace.clone()),
         pod: name.as_ref().map(|name| name.pod.clone()),
         pod_uid: cgroup.pod_uid,
-        container: name.map(|name| name.container),
+        container: name.as_ref().map(|name| name.container.clone()),
         container_id: cgroup.container_id,
+        labels: name.map(|name| name.labels).unwrap_or_default(),
     };
     let environment = environment(pid).unwrap_or_default();
     let target = Target { job: job(&environment, job_from), ..target(&facts, rank(&environment)) };
-    Some((facts, target))
+    Look::Known(Box::new((facts, target)))
 }
 
 /// Labels of a process.
@@ -138,8 +154,9 @@ mod tests {
     #[test]
     fn own_process_is_known() {
         let pid = std::process::id();
-        let (facts, target) =
-            look(pid, &mut Names::new(std::path::Path::new("")), &mut Users::default(), &[]).expect("it is there");
+        let looked = look(pid, &mut Names::new(std::path::Path::new("")), &mut Users::default(), &[]);
+        let Look::Known(known) = looked else { panic!("it is there") };
+        let (facts, target) = *known;
         assert_eq!((facts.uid, target.uid), (Uid::current().as_raw(), Uid::current().as_raw()));
         assert_eq!(target.comm, command(pid));
     }

@@ -1,5 +1,7 @@
 //! Which processes are traced: the first rule that fits decides.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 /// Characters of a pattern.
@@ -24,6 +26,8 @@ pub struct Facts {
     pub container: Option<String>,
     /// Number of its container.
     pub container_id: Option<String>,
+    /// Labels of its pod, if the container runtime is asked.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Whether a process is traced.
@@ -66,6 +70,8 @@ pub struct Rule {
     pub container: Option<Pattern>,
     /// Number of the container, or its beginning.
     pub container_id: Option<Pattern>,
+    /// Labels of the pod, each with a pattern for its value. The empty pattern fits a pod without that label, too, and no pod.
+    pub labels: BTreeMap<String, Pattern>,
 }
 
 /// A text with `*` for any characters.
@@ -126,6 +132,7 @@ impl Rule {
                         .as_deref()
                         .is_some_and(|id| !pattern.0.is_empty() && id.starts_with(&pattern.0))
             })
+            && self.labels.iter().all(|(key, pattern)| pattern.fits_known(facts.labels.get(key).map(String::as_str)))
     }
 }
 
@@ -207,6 +214,26 @@ mod tests {
         let rules = rules("[[list]]\naction = \"exclude\"\ncontainer_id = \"\"\n[[list]]\ncontainer_id = \"9ec3\"\n");
         assert_eq!(rules.decide(&facts("x", None)), Action::Exclude);
         assert_eq!(rules.decide(&facts("x", Some("a"))), Action::Select);
+    }
+
+    /// All labels of a rule fit, or it does not; the empty pattern is for pods without a label.
+    #[test]
+    fn pods_are_chosen_by_labels() {
+        let rules = rules(
+            "otherwise = \"exclude\"\n\
+             [[list]]\nlabels = { app = \"vllm*\", tier = \"prod\" }\n\
+             [[list]]\nlabels = { \"app.kubernetes.io/name\" = \"train\", tier = \"\" }\n",
+        );
+        let with = |labels: &[(&str, &str)]| {
+            let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            rules.decide(&Facts { labels, ..facts("x", Some("a")) })
+        };
+        assert_eq!(with(&[("app", "vllm-0.18"), ("tier", "prod"), ("zone", "1")]), Action::Select);
+        assert_eq!(with(&[("app", "vllm-0.18"), ("tier", "test")]), Action::Exclude);
+        assert_eq!(with(&[("app", "vllm-0.18")]), Action::Exclude);
+        assert_eq!(with(&[("app.kubernetes.io/name", "train")]), Action::Select);
+        assert_eq!(with(&[("app.kubernetes.io/name", "train"), ("tier", "prod")]), Action::Exclude);
+        assert_eq!(with(&[]), Action::Exclude);
     }
 
     /// A pod without a name is chosen by its UID.

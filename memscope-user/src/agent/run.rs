@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     config::{Config, ConfigError},
+    cri,
     http::{self, Pages},
     node::Node,
     otlp::{self, Feed},
@@ -104,7 +105,8 @@ async fn work<S: Source + 'static>(
     let group = group(&config.control.group)?;
     let socket = if once { None } else { open_socket(&config.control.socket, group)? };
     let (feed, sending) = if once { (Feed::default(), None) } else { otlp::start(&config.otlp, &speaker)? };
-    let mut node = Node::new(config, source, pages.clone(), feed, speaker.clone());
+    let runtime = cri::start(&config.names.runtime_socket, &speaker);
+    let mut node = Node::new(config, source, pages.clone(), feed, speaker.clone()).with_runtime(runtime);
     if !once {
         node.record().map_err(|source| AgentError::System { what: "cannot start a thread for evidence", source })?;
     }

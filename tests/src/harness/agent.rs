@@ -42,8 +42,19 @@ impl Agent {
     }
 
     fn start_of(name: &str, events_per_process: u32, further: &str) -> Self {
+        let rules = format!("[[rules.list]]\ncommand = \"{name}\"\n");
+        Self::start_by(&rules, "container_logs = \"\"", events_per_process, further)
+    }
+
+    /// The same that traces by these rules, and knows names by these settings.
+    #[must_use]
+    pub fn start_by_names(rules: &str, names: &str) -> Self {
+        Self::start_by(rules, names, 1_000_000_000, "")
+    }
+
+    fn start_by(rules: &str, names: &str, events_per_process: u32, further: &str) -> Self {
         let folder = Folder::new();
-        let config = settings(&folder, name, events_per_process, further);
+        let config = settings(&folder, (rules, names), events_per_process, further);
         let mut command = Command::new(tracer_path());
         command.arg("agent").arg("--config").arg(config).current_dir(folder.path());
         let process = Process::spawn(&mut command, folder.path(), "agent");
@@ -174,16 +185,16 @@ pub fn get(address: &str, path: &str, accept: &str) -> std::io::Result<String> {
     Ok(body.to_owned())
 }
 
-fn settings(folder: &Folder, name: &str, events_per_process: u32, further: &str) -> PathBuf {
+fn settings(folder: &Folder, (rules, names): (&str, &str), events_per_process: u32, further: &str) -> PathBuf {
     let config = folder.path().join("agent.toml");
     let socket = folder.path().join("agent.sock");
     let bundles = folder.path().join("bundles");
     let text = format!(
-        "[rules]\notherwise = \"exclude\"\n[[rules.list]]\ncommand = \"{name}\"\n\
+        "[rules]\notherwise = \"exclude\"\n{rules}\
          [discovery]\ninterval_seconds = 0.1\nlongest_seconds = 0.1\nforget_seconds = 0.3\n\
          [metrics]\nlisten = \"127.0.0.1:0\"\ninterval_seconds = 0.3\n\
          [budget]\ncores = 1000.0\nevents_per_process = {events_per_process}\n\
-         [names]\ncontainer_logs = \"\"\n\
+         [names]\n{names}\n\
          [bundles]\ndirectory = \"{}\"\n\
          [control]\nsocket = \"{}\"\n{further}",
         bundles.display(),

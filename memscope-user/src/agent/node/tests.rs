@@ -93,6 +93,18 @@ fn living() -> [u32; 2] {
     [std::process::id(), std::os::unix::process::parent_id()]
 }
 
+/// As many as are allowed at once join, also in one look.
+#[test]
+fn processes_beyond_the_limit_are_refused() {
+    for (max_processes, joining, refused) in [(2, 2, 0), (1, 1, 1), (0, 0, 2)] {
+        let mut config = Config::default();
+        config.discovery.max_processes = max_processes;
+        let mut node = node(config);
+        assert_eq!(node.choose(living().into_iter(), Instant::now()).len(), joining);
+        assert_eq!((node.targets.len(), node.refused), (joining, refused), "{max_processes}");
+    }
+}
+
 fn events(node: &Node<Said>, counts: &[(u32, u64)]) {
     let mut account = node.source.account.borrow_mut();
     for (pid, events) in counts {

@@ -85,6 +85,7 @@ pub(super) const INSTRUMENTS: &[Instrument] = &[
     of("memscope_agent_level_changes", "memscope.agent.level_changes", Counter, "{change}"),
     of("memscope_agent_memory_bytes", "memscope.agent.memory", UpDownCounter, "By"),
     of("memscope_agent_series_dropped", "memscope.agent.series_dropped", Counter, "{series}"),
+    of("memscope_agent_runtime_requests", "memscope.agent.runtime.requests", Counter, "{request}"),
     of("memscope_agent_otlp_requests", "memscope.agent.otlp.requests", Counter, "{request}"),
     of("memscope_agent_otlp_dropped", "memscope.agent.otlp.dropped", Counter, "{record}"),
 ];
