@@ -3,10 +3,15 @@
 //! A pool of `PyTorch` says when it has a block back ([`BlockReturned`](crate::model::BlockReturned)). For a block that no stream uses that comes right before its
 //! free; for others it comes when the streams have done.
 
+use std::collections::BTreeMap;
+
 use crate::hash::HashMap;
+use crate::model::{Device, Event, EventKind, Free, FreeCause, Pool};
 
 /// Blocks that are back, and their free not seen yet: one for each thread that frees.
 const MAX_BACK: usize = 1 << 10;
+/// Blocks of a pool that wait and keep their place; further ones lose it when they are freed.
+const MAX_KEPT: usize = 1 << 16;
 
 /// Freed blocks of a pool of one process on one device that are not back, by address.
 #[derive(Debug)]
@@ -69,5 +74,62 @@ impl<T> Returns<T> {
     /// What is kept of the blocks that wait.
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
         self.waiting.values()
+    }
+}
+
+/// Frees of one process as its pools see them: a block that waits for streams keeps its place until the pool has it back.
+#[derive(Debug, Default)]
+pub(super) struct PoolFrees(BTreeMap<(Device, Pool), Returns<Free>>);
+
+/// What an event is for the places of blocks.
+#[derive(Debug, Default)]
+pub(super) struct Due {
+    /// An earlier free that comes into effect before the event, as one of now.
+    pub(super) free: Option<(Event, Free)>,
+    /// The event is a free that does not come into effect yet.
+    pub(super) waits: bool,
+}
+
+impl PoolFrees {
+    /// Takes an event of the process.
+    pub(super) fn of(&mut self, event: &Event) -> Due {
+        match &event.kind {
+            // A pool hands out an address, so what waited there is back.
+            EventKind::Alloc(alloc) => {
+                let pool = self.0.get_mut(&(alloc.block.device, alloc.block.pool));
+                Due::of(event, pool.and_then(|it| it.reused(alloc.block.addr)), None)
+            }
+            EventKind::BlockReturned(returned) => {
+                let pool = self.0.entry((event.device, returned.pool)).or_default();
+                Due::of(event, pool.returned(returned.addr), Some(returned.total_bytes))
+            }
+            EventKind::Free(free) => Due { free: None, waits: self.waits(free) },
+            _ => Due::default(),
+        }
+    }
+
+    fn waits(&mut self, free: &Free) -> bool {
+        let pool = self.0.entry((free.block.device, free.block.pool)).or_default();
+        let is_back = pool.was_back(free.block.addr) || !pool.says_so() || pool.len() >= MAX_KEPT;
+        let waits = !is_back && free.cause == FreeCause::Program;
+        if waits {
+            pool.wait(free.block.addr, *free);
+        }
+        waits
+    }
+
+    /// The process runs another program.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Due {
+    fn of(now: &Event, free: Option<Free>, total_bytes: Option<u64>) -> Self {
+        let of_now = |free: Free| {
+            let free = Free { total_bytes, ..free };
+            (Event { device: free.block.device, kind: EventKind::Free(free), ..now.clone() }, free)
+        };
+        Self { free: free.map(of_now), waits: false }
     }
 }

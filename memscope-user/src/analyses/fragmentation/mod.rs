@@ -32,18 +32,19 @@ use self::space::{Held, Place};
 use super::decompose::{Lives, RuleSet, Went};
 use super::question::{AnalysisBit, Automatic, FilesCommand, Question, Sees};
 use super::select::Filter;
-use super::{Analysis, Finding, concluded::Concluded, in_order, returns::Returns};
-use crate::hash::HashMap;
-use crate::model::{
-    Block, BlockReturned, Confidence, Event, EventKind, Free, FreeCause, Name, Pool, ProcessStart, RunEnd, Stacks,
+use super::{
+    Analysis, Finding,
+    concluded::Concluded,
+    in_order,
+    returns::{Due, PoolFrees},
 };
+use crate::hash::HashMap;
+use crate::model::{Block, Confidence, Event, EventKind, Free, Name, Pool, ProcessStart, RunEnd, Stacks};
 
 /// Segments listed of each moment.
 const MAX_SEGMENTS: usize = 100;
 /// Blocks listed of each segment.
 const MAX_PINS: usize = 10;
-/// Most freed blocks of a pool that wait for streams; further ones count as free.
-const MAX_WAITING: usize = 1 << 16;
 /// A moment replaces the worst one when more is scattered by this part: so a run records few of them.
 const PART: u64 = 16;
 
@@ -84,8 +85,8 @@ struct Process {
     pools: HashMap<Place, History>,
     /// Bytes beyond the known segments, by each pool's last figure.
     unknown: HashMap<Place, u64>,
-    /// Freed blocks that wait for streams, at most [`MAX_WAITING`] of a pool: they take their place.
-    returns: HashMap<Place, Returns<Free>>,
+    /// Freed blocks that wait for streams take their place.
+    frees: PoolFrees,
     /// The state when the process's memory was taken from it: final, unless it asks for more.
     last: Option<BTreeMap<Place, FreeSpaceMoment>>,
 }
@@ -119,9 +120,12 @@ impl Default for FragmentationAnalysis {
 impl Analysis for FragmentationAnalysis {
     fn observe(&mut self, event: &Event) {
         self.last_ns = self.last_ns.max(event.time_ns);
+        let due = self.due(event);
+        if let Some((event, free)) = &due.free {
+            self.freed(event, free);
+        }
         match &event.kind {
             EventKind::Alloc(alloc) => {
-                self.reused(event, &alloc.block);
                 let came = self.lives.came(event, alloc, true);
                 let owner = came.and_then(|came| self.lives.owner(&came.live));
                 let process = self.processes.entry(event.pid).or_default();
@@ -130,16 +134,9 @@ impl Analysis for FragmentationAnalysis {
                 process.change(event);
                 process.works_on();
             }
-            EventKind::Free(free) => {
-                if !self.waits(event, free) {
-                    self.freed(event, free);
-                }
-            }
-            EventKind::BlockReturned(returned) => {
-                self.returned(event, returned);
-                self.changed(event);
-            }
-            EventKind::Region(_) => self.changed(event),
+            EventKind::Free(_) if due.waits => {}
+            EventKind::Free(free) => self.freed(event, free),
+            EventKind::BlockReturned(_) | EventKind::Region(_) => self.changed(event),
             EventKind::ProcessStart(ProcessStart { attached, .. }) => {
                 self.processes.entry(event.pid).or_default().attached = *attached;
             }
@@ -191,42 +188,16 @@ impl FragmentationAnalysis {
         Self { only: filter, ..self }
     }
 
-    /// Whether a freed block waits for streams: it takes its place until the pool has it back.
-    fn waits(&mut self, event: &Event, free: &Free) -> bool {
-        let Block { device, pool, addr, .. } = free.block;
+    /// Which free comes into effect: a block that waits for streams takes its place until the pool has it back.
+    fn due(&mut self, event: &Event) -> Due {
+        if !matches!(event.kind, EventKind::Alloc(_) | EventKind::Free(_) | EventKind::BlockReturned(_)) {
+            return Due::default();
+        }
         let process = self.processes.entry(event.pid).or_default();
-        if free.cause.gave_back() {
+        if matches!(&event.kind, EventKind::Free(free) if free.cause.gave_back()) {
             process.goes_on();
         }
-        let returns = process.returns.entry((device, pool)).or_default();
-        let is_back = returns.was_back(addr) || !returns.says_so() || returns.len() >= MAX_WAITING;
-        let waits = !is_back && free.cause == FreeCause::Program;
-        if waits {
-            returns.wait(addr, *free);
-        }
-        waits
-    }
-
-    fn returned(&mut self, event: &Event, returned: &BlockReturned) {
-        let process = self.processes.entry(event.pid).or_default();
-        let waited = process.returns.entry((event.device, returned.pool)).or_default().returned(returned.addr);
-        if let Some(free) = waited {
-            self.freed_late(event, Free { total_bytes: Some(returned.total_bytes), ..free });
-        }
-    }
-
-    /// A pool hands out an address, so what waited there is back.
-    fn reused(&mut self, event: &Event, block: &Block) {
-        let process = self.processes.entry(event.pid).or_default();
-        let waited = process.returns.get_mut(&(block.device, block.pool)).and_then(|it| it.reused(block.addr));
-        if let Some(free) = waited {
-            self.freed_late(event, Free { total_bytes: None, ..free });
-        }
-    }
-
-    fn freed_late(&mut self, now: &Event, free: Free) {
-        let event = Event { device: free.block.device, kind: EventKind::Free(free), ..now.clone() };
-        self.freed(&event, &free);
+        process.frees.of(event)
     }
 
     fn freed(&mut self, event: &Event, free: &Free) {
@@ -314,7 +285,7 @@ impl Process {
             self.space.forget();
             self.blocks.clear();
             self.unknown.clear();
-            self.returns.clear();
+            self.frees.clear();
         }
     }
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::super::{
     fragmentation::Space,
     groups::{Change, Groups, Room},
+    returns::PoolFrees,
 };
 use super::PoolAtOom;
 use crate::{
@@ -22,6 +23,8 @@ pub(super) struct Memory {
     /// Live blocks of the driver by number: whether one is a pool's segment shows later.
     driver: HashMap<u64, DriverBlock>,
     space: Space,
+    /// A block that waits for streams is no free piece.
+    frees: PoolFrees,
     /// The states as they are now; empty after a change.
     drawn: BTreeMap<Device, Arc<State>>,
 }
@@ -55,7 +58,13 @@ pub(super) struct State {
 impl Memory {
     /// Takes an event of the process; of a block with its owner.
     pub(super) fn observe(&mut self, event: &Event, owner: Option<Name>, room: &mut Room) {
-        self.space.observe(event);
+        let due = self.frees.of(event);
+        if let Some((event, _)) = &due.free {
+            self.space.observe(event);
+        }
+        if !due.waits {
+            self.space.observe(event);
+        }
         match &event.kind {
             EventKind::Alloc(Alloc { block, used_bytes, total_bytes, .. }) => {
                 self.change(block, owner, Change::Comes, room);
