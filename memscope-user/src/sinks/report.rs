@@ -81,13 +81,14 @@ fn write_losses(end: &RunEnd, out: &mut dyn Write) -> io::Result<()> {
     for file in unopened {
         writeln!(out, "lost: not known: {} may not be opened, so all calls in it are missing", OneLine(file))?;
     }
+    let is_known = fault.is_none() && unopened.is_empty();
     if *lost == 0 && losses.is_empty() {
-        if fault.is_some() || !unopened.is_empty() {
-            return Ok(());
-        }
-        return writeln!(out, "lost: 0 (ring full), 0 (any other reason)");
+        return if is_known { writeln!(out, "lost: 0 (ring full), 0 (any other reason)") } else { Ok(()) };
     }
-    writeln!(out, "lost: {lost} (ring full)")?;
+    // None that are known are not none.
+    if is_known || *lost > 0 {
+        writeln!(out, "lost: {lost} (ring full)")?;
+    }
     for loss in losses {
         let LossLine { layer, symbol, count, reason, touches } = loss;
         writeln!(out, "  {layer} {symbol}: {count} ({reason}), {}", Touched(touches))?;
@@ -308,6 +309,11 @@ lost: 0 (ring full), 0 (any other reason)
         let text = text_of(Report::default(), &[], &end);
         let expected = "lost: not known: /lib/a\\nlost: 0 may not be opened, so all calls in it are missing\n";
         assert!(text.ends_with(expected) && !text.contains("lost: 0 (ring full)"), "{text}");
+        // Nor where something else is counted.
+        let losses = lossy().losses;
+        let text = text_of(Report::default(), &[], &RunEnd { losses, ..end.clone() });
+        assert!(!text.contains("lost: 0 (ring full)"), "{text}");
+        assert!(text.contains("missing\n  hal halMemAlloc: 12 (ring full), may touch: memory\n"), "{text}");
         let json = serde_json::to_value(&end).expect("JSON");
         assert_eq!(json["unopened"][0], "/lib/a\nlost: 0");
         assert!(serde_json::to_value(RunEnd::default()).expect("JSON").get("unopened").is_none());
