@@ -119,8 +119,9 @@ fn python_scripts_hear_what_cannot_be_collected() {
     assert_eq!((run.stderr.matches(DEMAND).count(), reported(&run.stderr)), (1, 1), "{}", run.said());
     assert_eq!(owners(&run), [(1000, "CANN@APP@train".to_owned())]);
     assert!(run.stdout.contains("  At the peak "), "{}", run.said());
-    let logs =
-        Command::new("grep").args(["-rhc", DEMAND, "--include=*.log"]).arg(run.folder.path()).output().expect("grep");
+    let mut find = Command::new("find");
+    find.arg(run.folder.path()).args(["-name", "*.log", "-exec", "grep", "-hc", DEMAND, "{}", ";"]);
+    let logs = find.output().expect("find");
     let counts = String::from_utf8_lossy(&logs.stdout);
     assert_eq!(counts.lines().filter(|count| *count == "1").count(), 1, "{counts}");
     let replayed = Tracer::replay(&run.folder.capture()).succeed();

@@ -23,9 +23,9 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Releases, and what their Python's packages and the library that its `ctypes` wants are called.
 const RELEASES: [(&str, &str, &str); 3] =
     [("bullseye", "python3.9", "libffi7"), ("bookworm", "python3.11", "libffi8"), ("trixie", "python3.13", "libffi8")];
-/// `forktree.sh` is a bash script; threads that end load libgcc; `operators` is C++; Python reads XML and archives.
-const USERLAND: [&str; 8] =
-    ["busybox-static", "bash", "libtinfo6", "libc6", "libgcc-s1", "libstdc++6", "libexpat1", "zlib1g"];
+/// `forktree.sh` is a bash script; threads that end load libgcc; `ldconfig` is in libc-bin; `operators` is C++; Python reads XML and archives.
+const USERLAND: [&str; 9] =
+    ["busybox-static", "bash", "libtinfo6", "libc6", "libc-bin", "libgcc-s1", "libstdc++6", "libexpat1", "zlib1g"];
 /// File systems that are modules, and that tests need.
 const OVERLAY: [&str; 2] = ["overlay.ko", "overlay.ko.xz"];
 
