@@ -180,7 +180,7 @@ impl<S: Source> Node<S> {
                     continue;
                 }
                 Selected::Later => self.config.discovery.interval_seconds,
-                // It may run another program by then, or its pod have a name.
+                // It may run another program later, or its pod have a name.
                 Selected::No => self.config.discovery.longest_seconds,
             };
             self.discovery.forget(pid, now + Duration::from_secs_f64(again));

@@ -66,8 +66,7 @@ impl Loaded {
 fn choice(options: &TraceOptions) -> RowChoice {
     let analyses = options.collect.analyses;
     let all = options.watch.is_some() || analyses.oom().is_some();
-    let stream_uses = ["auto", "waits"].iter().any(|word| analyses.questions.has(word))
-        || options.output.as_ref().is_some_and(|output| output.capture);
+    let stream_uses = analyses.questions.has("waits") || options.output.as_ref().is_some_and(|output| output.capture);
     RowChoice { launches: all || options.collect.level.kernel, requests: all, stream_uses }
 }
 

@@ -1,17 +1,16 @@
 //! Questions to a container runtime: gRPC on a Unix socket.
 
-use std::{future::Future, io, path::Path, time::Duration};
+use std::{error::Error, future::Future, io, path::Path, time::Duration};
 
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
     HeaderMap, Request, StatusCode,
-    body::{Bytes, Incoming},
+    body::Bytes,
     client::conn::http2,
     header::{CONTENT_TYPE, TE, USER_AGENT},
 };
 use hyper_util::rt::TokioIo;
 use prost::Message;
-use thiserror::Error;
 use tokio::{net::UnixStream, task::JoinHandle, time::timeout};
 
 use super::messages::{Containers, Sandboxes};
@@ -32,7 +31,7 @@ const VERSIONS: [&str; 2] = ["runtime.v1", "runtime.v1alpha2"];
 const UNIMPLEMENTED: u32 = 12;
 
 /// Why there is no answer.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
     #[error("cannot connect: {0}")]
     Connect(#[source] io::Error),
@@ -112,30 +111,23 @@ impl Connection {
         if head.status != StatusCode::OK {
             return Err(CallError::Malformed("its HTTP status is not 200"));
         }
-        let (bytes, trailers) = read(body).await?;
+        let body = Limited::new(body, MAX_ANSWER_BYTES + HEAD_BYTES).collect().await.map_err(unread)?;
         // Without a body, the head is the end, too.
-        let status = trailers.as_ref().and_then(status).or_else(|| status(&head.headers));
+        let status = body.trailers().and_then(status).or_else(|| status(&head.headers));
         match status {
-            Some((0, _)) => message(&bytes),
+            Some((0, _)) => message(&body.to_bytes()),
             Some((code, message)) => Err(CallError::Refused { code, message }),
             None => Err(CallError::Malformed("no gRPC status")),
         }
     }
 }
 
-/// A body, and what follows it.
-async fn read(mut body: Incoming) -> Result<(Vec<u8>, Option<HeaderMap>), CallError> {
-    let (mut bytes, mut trailers) = (Vec::new(), None);
-    while let Some(frame) = body.frame().await {
-        match frame?.into_data() {
-            Ok(data) if bytes.len() + data.len() > MAX_ANSWER_BYTES + HEAD_BYTES => {
-                return Err(CallError::Malformed("it is longer than 16 MiB"));
-            }
-            Ok(data) => bytes.extend_from_slice(&data),
-            Err(other) => trailers = other.into_trailers().ok(),
-        }
+/// Why a body has no end.
+fn unread(error: Box<dyn Error + Send + Sync>) -> CallError {
+    match error.downcast::<hyper::Error>() {
+        Ok(error) => CallError::Http(*error),
+        Err(_) => CallError::Malformed("it is longer than 16 MiB"),
     }
-    Ok((bytes, trailers))
 }
 
 /// gRPC's code, 0: all is well, and its text.

@@ -195,6 +195,8 @@ fn failures_are_named() {
     for body in malformed {
         assert_eq!(said(Instead::Body(body.to_vec())), "its answer is none of a container runtime: no whole message");
     }
+    let too_long = said(Instead::Body(vec![0; (16 << 20) + 6]));
+    assert_eq!(too_long, "its answer is none of a container runtime: it is longer than 16 MiB");
     let other_fields = said(Instead::Body(b"\0\0\0\0\x02\x08\x01".to_vec()));
     assert_eq!(other_fields, "its answer is none of a container runtime: fields of other types");
     let gone = with_runtime(|_, socket| async move {

@@ -2,7 +2,7 @@
 
 use std::{io, pin::pin, time::Duration};
 
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
     Request,
     body::{Bytes, Incoming},
@@ -82,15 +82,7 @@ pub(super) async fn post<C: Connect>(
 }
 
 /// A body that is short and ends in time.
-async fn read(mut body: Incoming, deadline: Instant) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    while let Some(frame) = timeout_at(deadline, body.frame()).await.ok()? {
-        if let Ok(data) = frame.ok()?.into_data() {
-            if bytes.len() + data.len() > MAX_BODY_BYTES {
-                return None;
-            }
-            bytes.extend_from_slice(&data);
-        }
-    }
-    Some(bytes)
+async fn read(body: Incoming, deadline: Instant) -> Option<Vec<u8>> {
+    let whole = timeout_at(deadline, Limited::new(body, MAX_BODY_BYTES).collect()).await.ok()?.ok()?;
+    Some(whole.to_bytes().into())
 }

@@ -180,10 +180,11 @@ impl<'a> Search<'a> {
     /// the function that frees it. The second leads to the report of blocks, since it gives back a block that no other stream uses any more;
     /// the first does not.
     pub(super) fn record_stream(&self) -> Result<(Function, Evidence), NotLocated> {
-        let takes_block = |function: Function| argument::bytes_read(&self.code, function, 1) == OF_DATA_PTR;
-        let pairs = self.table().windows(2).enumerate().filter_map(|(entry, pair)| {
-            let &[Some(record), Some(erase)] = pair else { return None };
-            (takes_block(record) && takes_block(erase)).then_some((entry, record, erase))
+        let takes_block = |function: &Function| argument::bytes_read(&self.code, *function, 1) == OF_DATA_PTR;
+        let taking: Vec<Option<Function>> = self.table().iter().map(|entry| entry.filter(takes_block)).collect();
+        let pairs = taking.windows(2).enumerate().filter_map(|(entry, pair)| match pair {
+            &[Some(record), Some(erase)] => Some((entry, record, erase)),
+            _ => None,
         });
         let pairs: Vec<_> =
             pairs.filter(|(_, record, erase)| !self.is_reporting(*record) && self.is_reporting(*erase)).collect();
