@@ -66,7 +66,8 @@ impl Loaded {
 fn choice(options: &TraceOptions) -> RowChoice {
     let analyses = options.collect.analyses;
     let all = options.watch.is_some() || analyses.oom().is_some();
-    let stream_uses = analyses.questions.has("waits") || options.output.as_ref().is_some_and(|output| output.capture);
+    let waits = analyses.cheap || analyses.questions.has("waits");
+    let stream_uses = waits || options.output.as_ref().is_some_and(|output| output.capture);
     RowChoice { launches: all || options.collect.level.kernel, requests: all, stream_uses }
 }
 
@@ -130,5 +131,25 @@ fn kernel_options(options: &TraceOptions, wanted_ops: &OpsOptions, home: Option<
         stacks_vary: matches!(options.traced, Traced::Joining),
         watch: options.watch.is_some(),
         home_group: home.map_or(0, |group| group.as_raw().cast_unsigned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::options::{Analyses, CollectOptions, OutputOptions};
+
+    /// Calls of `record_stream` are recorded where `waits` is asked, by its word or by `auto`, or may be asked later.
+    #[test]
+    fn stream_uses_are_recorded_where_they_are_asked_for() {
+        let records = |analyses, output| {
+            let collect = CollectOptions { analyses, ..CollectOptions::default() };
+            choice(&TraceOptions { collect, output, ..TraceOptions::program(["true"]) }).stream_uses
+        };
+        let with = |analyses| records(analyses, None);
+        assert!(!with(Analyses::NONE) && !with(Analyses::NONE.with("leaks")));
+        assert!(with(Analyses::NONE.with("waits")) && with(Analyses { cheap: true, ..Analyses::NONE }));
+        let written = |capture| records(Analyses::NONE, Some(OutputOptions { capture, ..OutputOptions::default() }));
+        assert_eq!([written(true), written(false)], [true, false]);
     }
 }
