@@ -75,7 +75,7 @@ fn write(folder: &Path, host: u32, places: &[Place]) -> Result<()> {
     for hour in 0..HOURS {
         let minutes = (hour * 60..(hour + 1) * 60).map(|minute| rows(minute, &processes, places, &mut random));
         evidence.take(Minutes { ready: minutes.collect(), dropped_rows: 0 }, &targets, 0, 0);
-        if let Some(why) = evidence.finish() {
+        if let [why, ..] = &evidence.finish()[..] {
             bail!("{why}");
         }
     }

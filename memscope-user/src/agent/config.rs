@@ -9,6 +9,8 @@ use std::{
 use serde::Deserialize;
 use thiserror::Error;
 
+#[cfg(feature = "object-store")]
+use super::evidence;
 use super::{otlp, rules::Rules};
 
 /// A larger file is no file of settings.
@@ -166,6 +168,24 @@ pub struct EvidenceSettings {
     pub max_bytes: u64,
     /// Variables of a process that name its job; the first one that is set counts.
     pub job_from: Vec<String>,
+    /// Where files go then.
+    pub upload: UploadSettings,
+}
+
+/// Uploading to an object store with the interface of S3.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct UploadSettings {
+    /// `s3://bucket/folder`; empty: nothing is uploaded.
+    pub url: String,
+    /// The server, `https://host`; empty: that of `AWS_ENDPOINT_URL`, else Amazon's.
+    pub endpoint: String,
+    /// The region of requests; empty: that of `AWS_REGION`, else `us-east-1`.
+    pub region: String,
+    /// The bucket is a part of the server's name.
+    pub virtual_hosted: bool,
+    /// Ask the store to replace no object.
+    pub put_if_absent: bool,
 }
 
 /// Where commands reach the agent.
@@ -239,7 +259,20 @@ impl Default for BundleSettings {
 impl Default for EvidenceSettings {
     fn default() -> Self {
         let job_from = ["JOB_NAME", "VC_JOB_NAME", "TRAINING_JOB_NAME", "SLURM_JOB_ID"].map(str::to_owned).into();
-        Self { directory: PathBuf::new(), interval_minutes: 60, max_bytes: 2 << 30, job_from }
+        Self {
+            directory: PathBuf::new(),
+            interval_minutes: 60,
+            max_bytes: 2 << 30,
+            job_from,
+            upload: UploadSettings::default(),
+        }
+    }
+}
+
+impl Default for UploadSettings {
+    fn default() -> Self {
+        let [url, endpoint, region] = [const { String::new() }; 3];
+        Self { url, endpoint, region, virtual_hosted: false, put_if_absent: true }
     }
 }
 
@@ -375,7 +408,23 @@ impl EvidenceSettings {
                 return wrong("evidence.directory is set, and this program was built without Parquet".to_owned());
             }
         }
-        Ok(())
+        self.upload.check(directory)
+    }
+}
+
+impl UploadSettings {
+    fn check(&self, directory: &Path) -> Result<(), ConfigError> {
+        if *self == Self::default() {
+            return Ok(());
+        }
+        if directory.as_os_str().is_empty() {
+            let text = "evidence.upload is set without evidence.directory, where files wait";
+            return Err(ConfigError::Value(text.to_owned()));
+        }
+        #[cfg(feature = "object-store")]
+        return evidence::check_upload(self).map_err(ConfigError::Value);
+        #[cfg(not(feature = "object-store"))]
+        Err(ConfigError::Value("evidence.upload is set, and this program was built without object stores".to_owned()))
     }
 }
 
@@ -424,7 +473,7 @@ mod tests {
             "[budget]\ncores = nan",
             "[budget]\nring_bytes = 100000",
             "[discovery]\ninterval_seconds = 5.0\nlongest_seconds = 2.0",
-            "[otlp]\nendpoint = \"https://collector:4318\"",
+            "[otlp]\nendpoint = \"grpc://collector:4317\"",
             "[otlp]\nendpoint = \"collector\"",
             "[otlp]\ninterval_seconds = 0.0",
             "[otlp]\ntimeout_seconds = inf",
@@ -434,6 +483,9 @@ mod tests {
             "[evidence]\ninterval_minutes = 120",
             "[evidence]\nmax_bytes = 1000",
             "[evidence]\ndirectory = \"here\"",
+            "[evidence.upload]\nurl = \"s3://fleet\"",
+            "[evidence]\ndirectory = \"/tmp\"\nupload.url = \"/mnt\"",
+            "[evidence]\ndirectory = \"/tmp\"\nupload.endpoint = \"https://obs\"",
         ];
         for text in wrong {
             assert!(Config::parse(text).expect("parsed").check().is_err(), "{text}");

@@ -211,6 +211,13 @@ pub const FAMILIES: &[Family] = &[
     ),
     family("memscope_agent_evidence_rows", Kind::Counter, None, "Rows of evidence written."),
     family("memscope_agent_evidence_dropped_rows", Kind::Counter, None, "Rows of evidence that found no room."),
+    family("memscope_agent_evidence_uploads", Kind::Counter, None, "Uploads of files of evidence, done or failed."),
+    family(
+        "memscope_agent_evidence_waiting_bytes",
+        Kind::Gauge,
+        Some("bytes"),
+        "Files of evidence that wait to be uploaded.",
+    ),
     family("memscope_agent", Kind::Info, None, "The agent."),
     family(
         "memscope_agent_cpu_seconds",

@@ -38,6 +38,7 @@ mod run;
 pub mod series;
 mod serve;
 pub mod source;
+mod wire;
 
 pub use self::{
     client::ask,

@@ -19,6 +19,7 @@ use tokio::{
 use super::{
     config::{Config, ConfigError},
     cri,
+    evidence::StartError,
     http::{self, Pages},
     node::Node,
     otlp::{self, Feed},
@@ -60,6 +61,9 @@ pub enum AgentError {
         #[source]
         source: std::io::Error,
     },
+    /// Evidence cannot be kept.
+    #[error(transparent)]
+    Evidence(#[from] StartError),
     /// The trace has ended by itself.
     #[error("the trace has ended: {0}")]
     Ended(String),
@@ -108,7 +112,7 @@ async fn work<S: Source + 'static>(
     let runtime = cri::start(&config.names.runtime_socket, &speaker);
     let mut node = Node::new(config, source, pages.clone(), feed, speaker.clone()).with_runtime(runtime);
     if !once {
-        node.record().map_err(|source| AgentError::System { what: "cannot start a thread for evidence", source })?;
+        node.record()?;
     }
     let node = Rc::new(RefCell::new(node));
     let (listener, _socket) = socket.unzip();

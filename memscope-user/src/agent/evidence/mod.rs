@@ -1,11 +1,16 @@
 //! Evidence: tables by minute, as Parquet files in a directory, for the engine that a site has. See `docs/agent.md`.
 //!
 //! ```text
-//!  books ─▶ minutes ─▶ rows (with key, and who the process is) ─▶ spool ─▶ thread: tables ─▶ store
+//!  books ─▶ minutes ─▶ rows (with key, and who the process is) ─▶ spool ─▶ thread: tables ─▶ store ─▶ files
+//!                                                                                                      │
+//!                                                          object store ◀─ bucket ◀─ thread: upload ◀─┘
 //! ```
 //!
 //! Pure: `minutes`, `key`, `rows`.
 
+#[cfg(feature = "object-store")]
+mod bucket;
+mod files;
 pub mod key;
 pub mod minutes;
 pub mod rows;
@@ -15,6 +20,8 @@ mod store;
 mod tables;
 #[cfg(test)]
 mod tests;
+#[cfg_attr(not(feature = "object-store"), expect(dead_code, reason = "nothing starts it"))]
+mod upload;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -23,14 +30,23 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+#[cfg(feature = "object-store")]
+pub(super) use self::bucket::check as check_upload;
 use self::{
+    files::Owner,
     key::PlaceText,
     minutes::Minutes,
     rows::{About, Row, TextRow, Who},
     spool::{Counts, Done, Part, Spool, Writer},
-    store::{Owner, Store},
+    store::Store,
+    upload::{Round, Upload},
 };
-use super::{config::EvidenceSettings, fold::Target, metrics::Sample, series::Place};
+use super::{
+    config::{ConfigError, EvidenceSettings},
+    fold::Target,
+    metrics::Sample,
+    series::Place,
+};
 use crate::{
     crew::Crew,
     hash::{HashMap, HashSet},
@@ -42,15 +58,27 @@ const VERSION: u32 = 1;
 const MAX_KEYS: usize = 65_536;
 /// Names of bundles that wait for the row of their request.
 const MAX_BUNDLES: usize = 256;
-/// Time to write what is left at the end.
+/// Time to write what is left at the end, and to upload it.
 const LONGEST_END: Duration = Duration::from_secs(10);
 const MINUTES_OF_A_DAY: u32 = 24 * 60;
 /// The node's name, where the agent runs in a pod with a name of its own.
 const NODE_NAME: &str = "NODE_NAME";
 
+/// Why no evidence is kept.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The settings make no sense here.
+    #[error(transparent)]
+    Settings(ConfigError),
+    /// A thread cannot be started.
+    #[error("cannot start a thread for evidence")]
+    Thread(#[from] io::Error),
+}
+
 /// Makes rows of minutes, and has them written.
 pub struct Evidence {
     spool: Spool,
+    upload: Option<Upload>,
     keys: HashMap<Place, i64>,
     /// Keys that have a row of `places` on this day.
     described: HashSet<i64>,
@@ -67,7 +95,7 @@ pub struct Evidence {
 
 impl Evidence {
     /// Of this machine; `None` where none is asked for.
-    pub(super) fn new(settings: &EvidenceSettings) -> io::Result<Option<Self>> {
+    pub(super) fn new(settings: &EvidenceSettings) -> Result<Option<Self>, StartError> {
         if settings.directory.as_os_str().is_empty() {
             return Ok(None);
         }
@@ -78,16 +106,18 @@ impl Evidence {
     }
 
     /// Of a host: its files have its name, and that of its boot.
-    pub fn of_host(settings: &EvidenceSettings, host: &str, boot_id: &str) -> io::Result<Self> {
+    pub fn of_host(settings: &EvidenceSettings, host: &str, boot_id: &str) -> Result<Self, StartError> {
         let first = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
         let owner = Owner::new(host, boot_id);
-        let store = Store::new(settings.directory.clone(), owner, first, settings.max_bytes);
-        Ok(Self::over(Spool::new(settings.interval_minutes, writer(store)?)))
+        let store = Store::new(settings.directory.clone(), owner.clone(), first, settings.max_bytes);
+        let upload = upload(settings, owner, &store)?;
+        Ok(Self::over(Spool::new(settings.interval_minutes, writer(store)?), upload))
     }
 
-    fn over(spool: Spool) -> Self {
+    fn over(spool: Spool, upload: Option<Upload>) -> Self {
         Self {
             spool,
+            upload,
             keys: HashMap::default(),
             described: HashSet::default(),
             day: 0,
@@ -155,28 +185,41 @@ impl Evidence {
         }
     }
 
-    /// Has files written that are due. Gives a message where that begins to fail, or succeeds again.
-    pub fn work(&mut self, now_minute: u32, now: Instant) -> Option<String> {
-        let mut message = None;
+    /// Has files written that are due. Gives messages where that or uploading begins to fail, or succeeds again.
+    pub fn work(&mut self, now_minute: u32, now: Instant) -> Vec<String> {
+        let mut messages = Vec::new();
+        let mut has_written = false;
         for result in self.spool.work(now_minute, now) {
             let was_failing = std::mem::replace(&mut self.is_failing, result.is_err());
+            has_written |= result.is_ok();
             match result {
+                // Rows that say what places are may be among those that went; uploaded files keep theirs.
                 Ok(stored) if stored.removed_files > 0 => self.described.clear(),
-                Ok(_) if was_failing => message = Some("evidence is written again".to_owned()),
+                Ok(_) if was_failing => messages.push("evidence is written again".to_owned()),
                 Err(error) if !was_failing => {
-                    message = Some(format!("evidence cannot be written ({error}): it waits in memory"));
+                    messages.push(format!("evidence cannot be written ({error}): it waits in memory"));
                 }
                 _ => {}
             }
         }
-        message
+        if let Some(upload) = &mut self.upload {
+            if has_written {
+                upload.look();
+            }
+            messages.extend(upload.work());
+        }
+        messages
     }
 
-    /// Writes what is left.
-    pub fn finish(&mut self) -> Option<String> {
-        let error = self.spool.finish(LONGEST_END)?;
-        let rows = self.spool.counts.dropped_rows;
-        Some(format!("the last evidence is not written ({error}); rows dropped in all: {rows}"))
+    /// Writes what is left, and uploads it. Gives messages where either fails.
+    pub fn finish(&mut self) -> Vec<String> {
+        let mut messages = Vec::new();
+        if let Some(error) = self.spool.finish(LONGEST_END) {
+            let rows = self.spool.counts.dropped_rows;
+            messages.push(format!("the last evidence is not written ({error}); rows dropped in all: {rows}"));
+        }
+        messages.extend(self.upload.as_mut().and_then(|upload| upload.finish(LONGEST_END)));
+        messages
     }
 
     /// Its numbers on the page.
@@ -185,13 +228,21 @@ impl Evidence {
         let of = |result: &str, count| {
             Sample::whole("memscope_agent_evidence_files", vec![("result", result.to_owned())], count)
         };
-        vec![
+        let mut samples = vec![
             of("ok", files),
             of("error", failed_files),
             of("removed", removed_files),
             Sample::whole("memscope_agent_evidence_rows", Vec::new(), rows),
             Sample::whole("memscope_agent_evidence_dropped_rows", Vec::new(), dropped_rows + self.dropped_rows),
-        ]
+        ];
+        if let Some(Round { uploaded_files, failed_files, waiting_bytes, .. }) = self.upload.as_ref().map(Upload::sum) {
+            let of = |result: &str, count| {
+                Sample::whole("memscope_agent_evidence_uploads", vec![("result", result.to_owned())], count)
+            };
+            samples.extend([of("ok", *uploaded_files), of("error", *failed_files)]);
+            samples.push(Sample::whole("memscope_agent_evidence_waiting_bytes", Vec::new(), *waiting_bytes));
+        }
+        samples
     }
 }
 
@@ -225,6 +276,25 @@ fn key(keys: &mut HashMap<Place, i64>, described: &mut HashSet<i64>, texts: &mut
         texts.push(text);
     }
     key
+}
+
+/// Starts the thread that uploads, if the settings ask for it.
+#[cfg(feature = "object-store")]
+fn upload(settings: &EvidenceSettings, owner: Owner, store: &Store) -> Result<Option<Upload>, StartError> {
+    let EvidenceSettings { directory, upload, .. } = settings;
+    if upload.url.is_empty() {
+        return Ok(None);
+    }
+    let target = bucket::Bucket::new(upload).map_err(|why| StartError::Settings(ConfigError::Value(why)))?;
+    let uploader = upload::Uploader { directory: directory.clone(), owner, turn: store.turn(), target };
+    Ok(Some(Upload::start(uploader)?))
+}
+
+/// Settings that ask for it were refused.
+#[cfg(not(feature = "object-store"))]
+#[expect(clippy::unnecessary_wraps, reason = "as the other one")]
+fn upload(_: &EvidenceSettings, _: Owner, _: &Store) -> Result<Option<Upload>, StartError> {
+    Ok(None)
 }
 
 /// Starts the thread that writes.

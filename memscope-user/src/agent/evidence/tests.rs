@@ -115,7 +115,7 @@ fn files_have_what_the_books_have() {
     evidence.bundle(PID, 4, "bundle_9_7.json".into());
     books.end_minute();
     evidence.take(books.take().minutes, &targets(), 7, 2);
-    assert_eq!(evidence.finish(), None);
+    assert_eq!(evidence.finish(), [""; 0]);
 
     let rows = read(directory.path(), "place_minute");
     let mut sums: Vec<_> = rows
@@ -182,7 +182,7 @@ fn places_are_described_each_day() {
     }
     books.end_minute();
     evidence.take(books.take().minutes, &BTreeMap::new(), 0, 0);
-    assert_eq!(evidence.finish(), None);
+    assert_eq!(evidence.finish(), [""; 0]);
     assert_eq!(read(directory.path(), "places").len(), 2);
     assert_eq!(read(directory.path(), "place_minute").len(), 4);
 }
@@ -198,15 +198,15 @@ fn files_come_with_their_hour() {
     books.minute(FIRST + 1);
     evidence.take(books.take().minutes, &targets(), 0, 0);
     let now = Instant::now();
-    assert_eq!(evidence.work(FIRST + 61, now), None);
+    assert_eq!(evidence.work(FIRST + 61, now), [""; 0]);
     assert!(read(directory.path(), "device_minute").is_empty());
     let end = now + Duration::from_secs(30);
     while count(&evidence, "memscope_agent_evidence_files", "ok") < Some(3) && Instant::now() < end {
-        assert_eq!(evidence.work(FIRST + 62, now), None);
+        assert_eq!(evidence.work(FIRST + 62, now), [""; 0]);
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(read(directory.path(), "device_minute").len(), 1);
-    assert_eq!(evidence.finish(), None);
+    assert_eq!(evidence.finish(), [""; 0]);
 }
 
 /// A directory that is missing is one message and a count; the rows come when it is there.
@@ -229,7 +229,7 @@ fn missing_directory_is_not_fatal() {
     assert!(messages[0].starts_with("evidence cannot be written (No such file"), "{messages:?}");
     assert_eq!(count(&evidence, "memscope_agent_evidence_files", "error"), Some(1));
     fs::create_dir(&directory).expect("a folder");
-    assert_eq!(evidence.finish(), None);
+    assert_eq!(evidence.finish(), [""; 0]);
     assert_eq!(read(&directory, "place_minute").len(), 1);
     assert_eq!(count(&evidence, "memscope_agent_evidence_dropped_rows", ""), Some(0));
 }

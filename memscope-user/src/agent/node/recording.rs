@@ -6,7 +6,7 @@ use super::Node;
 use crate::agent::{
     budget::Level,
     evidence::{
-        Evidence,
+        Evidence, StartError,
         minutes::{Minute, Minutes},
     },
     source::Source,
@@ -14,7 +14,7 @@ use crate::agent::{
 
 impl<S: Source> Node<S> {
     /// Keeps evidence from here on, if the settings ask for it.
-    pub(in crate::agent) fn record(&mut self) -> std::io::Result<()> {
+    pub(in crate::agent) fn record(&mut self) -> Result<(), StartError> {
         self.evidence = Evidence::new(&self.config.evidence)?;
         Ok(())
     }
@@ -33,7 +33,7 @@ impl<S: Source> Node<S> {
         }
         evidence.take(minutes, &targets, self.last.lost, level.number().into());
         let now_minute = self.minute as u32;
-        if let Some(message) = evidence.work(now_minute, now) {
+        for message in evidence.work(now_minute, now) {
             self.speaker.warn(format_args!("{message}"));
         }
     }
@@ -43,7 +43,7 @@ impl<S: Source> Node<S> {
         self.source.end_minute();
         self.otlp.hurry();
         self.page(now);
-        if let Some(message) = self.evidence.as_mut().and_then(Evidence::finish) {
+        for message in self.evidence.as_mut().map(Evidence::finish).unwrap_or_default() {
             self.speaker.warn(format_args!("{message}"));
         }
     }

@@ -77,6 +77,8 @@ pub(super) const INSTRUMENTS: &[Instrument] = &[
     of("memscope_agent_evidence_files", "memscope.agent.evidence.files", Counter, "{file}"),
     of("memscope_agent_evidence_rows", "memscope.agent.evidence.rows", Counter, "{row}"),
     of("memscope_agent_evidence_dropped_rows", "memscope.agent.evidence.dropped_rows", Counter, "{row}"),
+    of("memscope_agent_evidence_uploads", "memscope.agent.evidence.uploads", Counter, "{file}"),
+    of("memscope_agent_evidence_waiting_bytes", "memscope.agent.evidence.waiting", UpDownCounter, "By"),
     of("memscope_agent", "memscope.agent.info", Gauge, "1"),
     of("memscope_agent_cpu_seconds", "memscope.agent.cpu.time", Counter, "s"),
     of("memscope_agent_overhead_ratio", "memscope.agent.overhead", Gauge, "1"),

@@ -48,6 +48,7 @@ use super::{
     failures::Bundle,
     fold::Target,
     metrics::Sample,
+    wire::Reach,
 };
 use crate::session::Speaker;
 
@@ -88,12 +89,14 @@ pub(super) fn start(settings: &OtlpSettings, speaker: &Speaker) -> Result<(Feed,
     };
     let headers = headers::read(&settings.headers_file)
         .map_err(|source| ConfigError::Headers { path: settings.headers_file.clone(), source })?;
+    let connect = Reach::new(endpoint.server.clone())
+        .map_err(|source| ConfigError::Value(format!("otlp.endpoint is `{}`: {source}", settings.endpoint)))?;
     let shared = Rc::new(Shared::new(settings.max_queue_bytes));
     speaker.info(format_args!("numbers and events go to the OTLP receiver at {}", settings.endpoint));
     let patience = Duration::from_secs_f64(settings.timeout_seconds);
     let (of_task, to_say) = (Rc::clone(&shared), speaker.clone());
     let task = tokio::task::spawn_local(async move {
-        let (connect, shared) = (endpoint.clone(), &*of_task);
+        let shared = &*of_task;
         Sender { connect, endpoint, headers, patience, shared, speaker: to_say }.run().await;
     });
     let feed = Feed(Some(Open {

@@ -17,10 +17,8 @@ use tokio::{
     time::Instant,
 };
 
-use super::{
-    messages::{Data, ExportAnswer, ExportLogs, ExportMetrics, PartialSuccess, PointValue},
-    post::Connect,
-};
+use super::messages::{Data, ExportAnswer, ExportLogs, ExportMetrics, PartialSuccess, PointValue};
+use crate::agent::wire::Connect;
 
 /// How it answers.
 #[derive(Clone, Debug)]

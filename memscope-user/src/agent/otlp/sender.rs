@@ -20,10 +20,10 @@ use super::{
     backoff::Backoff,
     counts::{Counts, Outcome},
     endpoint::Endpoint,
-    post::{Connect, post},
+    post::post,
     queue::{Batch, Queue},
 };
-use crate::session::Speaker;
+use crate::{agent::wire::Connect, session::Speaker};
 
 /// What the agent's loop and the task share.
 #[derive(Debug)]
@@ -153,7 +153,7 @@ impl<C: Connect> Sender<'_, C> {
         let mut request = Request::post(self.endpoint.path(batch.signal.path())).body(Full::new(batch.body.clone()))?;
         let headers = request.headers_mut();
         headers.extend(self.headers.clone());
-        headers.insert(HOST, self.endpoint.authority.clone());
+        headers.insert(HOST, self.endpoint.server.authority.clone());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
         let agent = concat!("memscope-agent/", env!("CARGO_PKG_VERSION"));
@@ -164,7 +164,7 @@ impl<C: Connect> Sender<'_, C> {
     /// The first failure of a row is a message, and its end. What a receiver does not want is one when it changes.
     fn say(&self, verdict: &Verdict, before: &Backoff, said: &mut Option<String>) {
         let is_failure = matches!(verdict.result, Outcome::Later | Outcome::NoAnswer);
-        let authority = self.endpoint.authority.to_str().unwrap_or_default();
+        let authority = self.endpoint.server.authority.to_str().unwrap_or_default();
         match &verdict.why {
             Some(why) if *said != verdict.why && (before.is_calm() || !is_failure) => {
                 self.speaker.warn(format_args!("OTLP receiver {authority}: {why}"));

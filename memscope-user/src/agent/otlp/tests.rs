@@ -10,11 +10,12 @@ use tokio::{
 
 use super::{
     counts::{Counts, Outcome},
-    post::{PostError, post},
+    post::post,
     queue::{Batch, Signal},
     receiver::{Receiver, Reply},
     *,
 };
+use crate::agent::wire::ExchangeError;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longer than all that is waited for.
@@ -240,7 +241,8 @@ fn answers_over_sockets() {
         let endpoint = Endpoint::parse(&format!("http://{address}")).expect("an endpoint").expect("one");
         let ask = async |endpoint: &Endpoint, patience| {
             let request = hyper::Request::post("/v1/logs").body(http_body_util::Full::new(batch(1).body));
-            post(endpoint, request.expect("a request"), patience).await
+            let reach = Reach::new(endpoint.server.clone()).expect("a way");
+            post(&reach, request.expect("a request"), patience).await
         };
         let ok = ask(&endpoint, LONG).await.expect("an answer");
         assert_eq!((ok.status.as_u16(), ok.body.as_deref()), (200, Some(&b"abc"[..])));
@@ -250,14 +252,14 @@ fn answers_over_sockets() {
         assert_eq!((endless.status.as_u16(), endless.body), (200, None));
         for kind in ["reset", "garbage"] {
             let answer = ask(&endpoint, LONG).await;
-            assert!(matches!(answer, Err(PostError::Http(_))), "{kind}: {answer:?}");
+            assert!(matches!(answer, Err(ExchangeError::Http(_))), "{kind}: {answer:?}");
         }
         let hang = ask(&endpoint, Duration::from_millis(50)).await;
-        assert!(matches!(hang, Err(PostError::Timeout(_))), "{hang:?}");
+        assert!(matches!(hang, Err(ExchangeError::Timeout(_))), "{hang:?}");
         let mut nowhere = endpoint;
-        nowhere.port = unused_port().await;
+        nowhere.server.port = unused_port().await;
         let closed = ask(&nowhere, LONG).await;
-        assert!(matches!(closed, Err(PostError::Connect(_))), "{closed:?}");
+        assert!(matches!(closed, Err(ExchangeError::Connect(_))), "{closed:?}");
         assert_eq!(receiver.requests().len(), 6);
     });
 }
