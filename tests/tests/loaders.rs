@@ -5,6 +5,8 @@
 mod fleet;
 #[path = "loaders/live_agent.rs"]
 mod live_agent;
+#[path = "loaders/object_store.rs"]
+mod object_store;
 #[path = "browser/run.rs"]
 mod run;
 
@@ -125,10 +127,15 @@ fn manifests_fit_their_schemas() {
     assert_eq!((&found["found"], &found["refused"]), (&json!(expected), &json!(kinds)));
 }
 
+/// The interpreter with a script.
+fn python_with(script: &str) -> Command {
+    let mut command = Command::new(python());
+    command.arg("-B").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("loaders").join(script));
+    command
+}
+
 fn by_script(script: &str, arguments: &[&Path]) -> Value {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("loaders").join(script);
-    let read =
-        Command::new(python()).arg("-B").arg(script).args(arguments).output().expect("an interpreter that starts");
+    let read = python_with(script).args(arguments).output().expect("an interpreter that starts");
     assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
     serde_json::from_slice(&read.stdout).expect("JSON")
 }

@@ -59,8 +59,8 @@ pub(super) struct FleetArgs {
     /// The question; docs/fleet.md says what its columns mean.
     #[arg(value_name = "QUERY", value_enum)]
     pub query: Query,
-    /// Folder of evidence, as agents write it: the one with `v1` in it.
-    #[arg(long, value_name = "DIR")]
+    /// Folder of evidence, as agents write it: the one with `v1` in it. Or that of a bucket, `s3://bucket/folder`.
+    #[arg(long, value_name = "DIR|URL")]
     pub from: PathBuf,
     /// One day, or from one day to another, UTC: 2026-11-20, 2026-11-14..2026-11-20 [default: all].
     #[arg(long, value_name = "DAY[..DAY]", value_parser = days)]
@@ -112,7 +112,7 @@ pub(super) fn run(args: &FleetArgs) -> ExitCode {
 fn ask(args: &FleetArgs) -> Result<()> {
     let script = script(args)?;
     ensure!(
-        args.from.join("v1").is_dir(),
+        bucket(args).is_some() || args.from.join("v1").is_dir(),
         "`{}` is no folder of evidence: it has no folder `v1` (docs/fleet.md)",
         args.from.display()
     );
@@ -181,19 +181,81 @@ fn version(said: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// What the program reads: variables, views, the query.
+/// The address of a bucket's folder.
+fn bucket(args: &FleetArgs) -> Option<&str> {
+    args.from.to_str().filter(|from| from.starts_with("s3://"))
+}
+
+/// What the program reads: the key of a bucket, variables, views, the query.
 fn script(args: &FleetArgs) -> Result<String> {
     let absolute = std::path::absolute(&args.from).context("cannot say where the folder is")?;
-    let folder = absolute.to_str().context("the folder's path is no UTF-8")?;
-    let quoted = |text: &str| text.replace('\'', "''");
+    let (folder, key) = match bucket(args) {
+        Some(url) => {
+            (url.trim_end_matches('/'), secret(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))?)
+        }
+        None => (absolute.to_str().context("the folder's path is no UTF-8")?, String::new()),
+    };
     let variable = |name: &str, value: &str| format!("set variable {name} = '{}';\n", quoted(value));
     let days = args.days.as_ref().map(|Days(first, last)| variable("from_date", first) + &variable("to_date", last));
-    Ok(variable("evidence", folder) + &days.unwrap_or_default() + VIEWS + "\n" + args.query.text())
+    Ok(key + &variable("evidence", folder) + &days.unwrap_or_default() + VIEWS + "\n" + args.query.text())
+}
+
+fn quoted(text: &str) -> String {
+    text.replace('\'', "''")
+}
+
+/// The key of a bucket, by the variables that the agent reads. Without one the engine looks for its own.
+fn secret(variable: impl Fn(&str) -> Option<String>) -> Result<String> {
+    const OPTIONS: [(&str, &[&str]); 4] = [
+        ("key_id", &["AWS_ACCESS_KEY_ID"]),
+        ("secret", &["AWS_SECRET_ACCESS_KEY"]),
+        ("session_token", &["AWS_SESSION_TOKEN"]),
+        ("region", &["AWS_REGION", "AWS_DEFAULT_REGION"]),
+    ];
+    let first = |names: &[&str]| names.iter().find_map(|name| variable(name));
+    if first(&["AWS_ACCESS_KEY_ID"]).is_none() {
+        return Ok(String::new());
+    }
+    let mut options = vec!["type s3".to_owned()];
+    let given = OPTIONS.iter().filter_map(|(option, names)| Some(format!("{option} '{}'", quoted(&first(names)?))));
+    options.extend(given);
+    if let Some(endpoint) = first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]) {
+        let Some((scheme @ ("http" | "https"), server)) = endpoint.split_once("://") else {
+            bail!("AWS_ENDPOINT_URL is `{endpoint}`: its form is https://host");
+        };
+        let is_hosted = variable("AWS_VIRTUAL_HOSTED_STYLE_REQUEST").is_some_and(|value| value == "true");
+        let style = if is_hosted { "vhost" } else { "path" };
+        options.push(format!("endpoint '{}'", quoted(server.trim_end_matches('/'))));
+        options.push(format!("use_ssl {}, url_style '{style}'", scheme == "https"));
+    }
+    // It answers with a row of its own.
+    Ok(format!(".output /dev/null\ncreate temporary secret evidence ({});\n.output\n", options.join(", ")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_come_from_the_environment() {
+        let of = |variables: &[(&str, &str)]| {
+            secret(|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+        };
+        assert_eq!(of(&[("AWS_REGION", "x")]).expect("none"), "");
+        let key = [("AWS_ACCESS_KEY_ID", "AK"), ("AWS_SECRET_ACCESS_KEY", "it's")];
+        let made = |options: &str| {
+            format!(
+                ".output /dev/null\ncreate temporary secret evidence (type s3, key_id 'AK', secret 'it''s'{options});\n.output\n"
+            )
+        };
+        assert_eq!(of(&key).expect("a key"), made(""));
+        let more = [("AWS_DEFAULT_REGION", "cn-north-4"), ("AWS_ENDPOINT_URL", "http://10.0.0.1:9000/")];
+        assert_eq!(
+            of(&[key, more].concat()).expect("a key"),
+            made(", region 'cn-north-4', endpoint '10.0.0.1:9000', use_ssl false, url_style 'path'")
+        );
+        assert!(of(&[&key[..], &[("AWS_ENDPOINT_URL", "obs")]].concat()).is_err());
+    }
 
     #[test]
     fn days_are_checked() {

@@ -14,6 +14,11 @@ use nix::unistd::mkfifo;
 use super::tracer::{Folder, Process, Target, simulation, tracer_path, workload_path};
 use crate::checkers::page::{self, Page};
 
+/// More than any program has in a second.
+const MANY_EVENTS: u32 = 1_000_000_000;
+/// Names come from nowhere.
+const NO_NAMES: &str = "container_logs = \"\"";
+
 /// An agent that traces the programs of one name.
 #[derive(Debug)]
 pub struct Agent {
@@ -32,7 +37,7 @@ impl Agent {
     /// The same with further settings.
     #[must_use]
     pub fn start_with(name: &str, further: &str) -> Self {
-        Self::start_of(name, 1_000_000_000, further)
+        Self::start_of(name, MANY_EVENTS, further)
     }
 
     /// The same; a process with more events in a second than these loses its pools, or leaves.
@@ -42,21 +47,31 @@ impl Agent {
     }
 
     fn start_of(name: &str, events_per_process: u32, further: &str) -> Self {
-        let rules = format!("[[rules.list]]\ncommand = \"{name}\"\n");
-        Self::start_by(&rules, "container_logs = \"\"", events_per_process, further)
+        Self::start_by(&rules_of(name), NO_NAMES, (events_per_process, further), &[])
+    }
+
+    /// The same with further settings and variables.
+    #[must_use]
+    pub fn start_in(name: &str, further: &str, variables: &[(&str, &str)]) -> Self {
+        Self::start_by(&rules_of(name), NO_NAMES, (MANY_EVENTS, further), variables)
     }
 
     /// The same that traces by these rules, and knows names by these settings.
     #[must_use]
     pub fn start_by_names(rules: &str, names: &str) -> Self {
-        Self::start_by(rules, names, 1_000_000_000, "")
+        Self::start_by(rules, names, (MANY_EVENTS, ""), &[])
     }
 
-    fn start_by(rules: &str, names: &str, events_per_process: u32, further: &str) -> Self {
+    fn start_by(
+        rules: &str,
+        names: &str,
+        (events_per_process, further): (u32, &str),
+        variables: &[(&str, &str)],
+    ) -> Self {
         let folder = Folder::new();
         let config = settings(&folder, (rules, names), events_per_process, further);
         let mut command = Command::new(tracer_path());
-        command.arg("agent").arg("--config").arg(config).current_dir(folder.path());
+        command.arg("agent").arg("--config").arg(config).current_dir(folder.path()).envs(variables.iter().copied());
         let process = Process::spawn(&mut command, folder.path(), "agent");
         let agent = Self { process, folder };
         agent.wait_for("the agent runs");
@@ -162,11 +177,18 @@ impl Agent {
     }
 
     /// Ends it, in order.
-    pub fn end(mut self) {
+    pub fn end(self) {
+        let _ = self.end_saying();
+    }
+
+    /// The same. Gives all that it has said.
+    #[must_use]
+    pub fn end_saying(mut self) -> String {
         self.process.signal(Signal::SIGTERM);
         let status = self.process.wait();
         assert!(status.success(), "{}", self.process.stderr());
         assert!(!self.socket().exists());
+        self.said()
     }
 }
 
@@ -183,6 +205,11 @@ pub fn get(address: &str, path: &str, accept: &str) -> std::io::Result<String> {
     stream.read_to_string(&mut answer)?;
     let (_, body) = answer.split_once("\r\n\r\n").ok_or(std::io::ErrorKind::InvalidData)?;
     Ok(body.to_owned())
+}
+
+/// That the programs of one name are traced.
+fn rules_of(name: &str) -> String {
+    format!("[[rules.list]]\ncommand = \"{name}\"\n")
 }
 
 fn settings(folder: &Folder, (rules, names): (&str, &str), events_per_process: u32, further: &str) -> PathBuf {

@@ -36,10 +36,15 @@ fn cells(rows: &Value, names: &[&str]) -> Value {
 
 /// What `memscope-bpf fleet` gives.
 fn fleet(query: &str, directory: &Path) -> Value {
+    fleet_in(query, directory, &[])
+}
+
+/// The same with variables.
+pub(super) fn fleet_in(query: &str, from: &Path, variables: &[(&str, &str)]) -> Value {
     let engine = Path::new(&python()).with_file_name("duckdb");
     let mut command = Command::new(tracer_path());
-    command.args(["fleet", query, "--json", "--from"]).arg(directory).arg("--engine").arg(engine);
-    let output = command.output().expect("it runs");
+    command.args(["fleet", query, "--json", "--from"]).arg(from).arg("--engine").arg(engine);
+    let output = command.envs(variables.iter().copied()).output().expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
