@@ -20,6 +20,9 @@ const FILE_MODE: u32 = 0o600;
 /// Names that are tried where files of these names are there already.
 const MAX_NAMES: usize = 16;
 
+/// Files that are remembered without another look.
+const LOOK_AT: usize = 4096;
+
 /// Who may make and remove folders now.
 pub(super) type Turn = Arc<Mutex<()>>;
 
@@ -41,15 +44,18 @@ pub(super) struct Store {
     turn: Turn,
     /// Files of this host with their sizes, as they were last looked at; with those written since.
     own: Option<BTreeMap<Own, u64>>,
+    /// With so many it is time for another look: others may have uploaded or moved most of them.
+    look_at: usize,
 }
 
 impl Store {
     /// `first`: number of the first file; a later agent's is higher, whatever was moved elsewhere meanwhile.
     pub(super) fn new(directory: PathBuf, owner: Owner, first: u64, max_bytes: u64) -> Self {
-        Self { directory, owner, next: first, max_bytes, turn: Turn::default(), own: None }
+        Self { directory, owner, next: first, max_bytes, turn: Turn::default(), own: None, look_at: LOOK_AT }
     }
 
     /// For others that remove files.
+    #[cfg(any(test, feature = "object-store"))]
     pub(super) fn turn(&self) -> Turn {
         Arc::clone(&self.turn)
     }
@@ -115,7 +121,7 @@ impl Store {
     fn make_room(&mut self, bytes: u64) -> io::Result<u64> {
         let most = self.max_bytes.saturating_sub(bytes);
         let sum = |own: &BTreeMap<Own, u64>| own.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
-        if self.own.as_ref().is_some_and(|own| sum(own) <= most) {
+        if self.own.as_ref().is_some_and(|own| own.len() < self.look_at && sum(own) <= most) {
             return Ok(0);
         }
         let root = Folder::open(&self.directory)?.make(&version_folder())?;
@@ -128,6 +134,7 @@ impl Store {
             all -= bytes;
             removed_files += u64::from(remove(&root, &file).is_ok());
         }
+        self.look_at = LOOK_AT.max(2 * own.len());
         self.own = Some(own);
         Ok(removed_files)
     }

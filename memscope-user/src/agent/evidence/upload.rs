@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
     sync::{
         PoisonError,
-        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+        mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
     },
     time::{Duration, Instant},
 };
@@ -152,8 +152,8 @@ impl Upload {
         loop {
             match self.rounds.try_recv() {
                 Ok(round) => message = self.take(round).or(message),
-                Err(std::sync::mpsc::TryRecvError::Empty) => return message,
-                Err(std::sync::mpsc::TryRecvError::Disconnected) => return self.gone().or(message),
+                Err(TryRecvError::Empty) => return message,
+                Err(TryRecvError::Disconnected) => return self.gone().or(message),
             }
         }
     }
@@ -182,16 +182,22 @@ impl Upload {
     pub(super) fn finish(&mut self, longest: Duration) -> Option<String> {
         let end = Instant::now() + longest;
         let _ = self.wake.send(Wake::End);
-        let mut error = "the store takes too long".to_owned();
-        // The thread ends the channel behind its last round.
-        while let Ok(round) = self.rounds.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            self.take(round);
-            if let Some(why) = &self.sum.error {
-                error.clone_from(why);
+        let is_late = loop {
+            match self.rounds.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(round) => drop(self.take(round)),
+                // The thread has ended behind its last round.
+                Err(RecvTimeoutError::Disconnected) => break false,
+                Err(RecvTimeoutError::Timeout) => break true,
             }
+        };
+        let Round { waiting_bytes, error, .. } = &self.sum;
+        if is_late {
+            let seconds = longest.as_secs_f64();
+            return Some(format!("evidence is not uploaded within {seconds} s: its files wait in the directory"));
         }
-        let bytes = self.sum.waiting_bytes;
-        (bytes > 0).then(|| format!("{bytes} bytes of evidence are not uploaded ({error}): they wait in the directory"))
+        let why = error.as_deref().unwrap_or("too large");
+        (*waiting_bytes > 0)
+            .then(|| format!("{waiting_bytes} bytes of evidence are not uploaded ({why}): they wait in the directory"))
     }
 }
 

@@ -166,3 +166,20 @@ fn files_are_bounded() {
     assert_eq!(later.put(Table::PlaceMinute, MINUTE, bytes(70)).expect("stored").removed_files, 2);
     assert_eq!(files(directory.path()).iter().filter(|name| !own(name)).count(), 1);
 }
+
+/// Files that go elsewhere as soon as they are written are not remembered for good, however small they are.
+#[test]
+fn files_that_have_gone_are_forgotten() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let mut store = store(directory.path(), "a", 1, 1 << 40);
+    store.put(Table::PlaceMinute, MINUTE, bytes(1)).expect("stored");
+    store.look_at = 10;
+    for _ in 0..30 {
+        store.put(Table::PlaceMinute, MINUTE, bytes(1)).expect("stored");
+        for file in files(directory.path()) {
+            fs::remove_file(directory.path().join(file)).expect("removed");
+        }
+        assert!(store.own.as_ref().is_some_and(|own| own.len() <= 10));
+        store.look_at = store.look_at.min(10);
+    }
+}

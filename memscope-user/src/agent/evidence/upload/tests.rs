@@ -22,6 +22,7 @@ struct Objects {
     asked: Vec<String>,
     /// Ends of paths that are refused; an empty one refuses all.
     refused: Vec<&'static str>,
+    hangs: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -39,6 +40,7 @@ impl Fake {
 
 impl Target for Fake {
     fn put(&mut self, path: &str, bytes: Vec<u8>) -> Result<(), String> {
+        until(|| !self.0.lock().expect("a lock").hangs);
         let mut objects = self.0.lock().expect("a lock");
         objects.asked.push(path.to_owned());
         if objects.refused.iter().any(|end| path.ends_with(end)) {
@@ -188,6 +190,26 @@ fn end_says_what_is_left() {
     let message = upload.finish(LONG);
     assert_eq!(message.as_deref(), Some("7 bytes of evidence are not uploaded (503): they wait in the directory"));
     assert_eq!(upload.work().as_deref(), None);
+}
+
+/// A store that takes too long does not hold the end up, and that is a message, too.
+#[test]
+fn end_does_not_wait_for_the_store() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let (fake, mut written) = (Fake::default(), store(directory.path(), HOST, 1, 1 << 20));
+    let mut upload = Upload::start(uploader(directory.path(), &written, &fake)).expect("a thread");
+    fake.0.lock().expect("a lock").hangs = true;
+    write(&mut written, Table::PlaceMinute, 0, "1234567");
+    let message = upload.finish(Duration::from_millis(50));
+    assert_eq!(message.as_deref(), Some("evidence is not uploaded within 0.05 s: its files wait in the directory"));
+    assert_eq!(files_left(directory.path()), 1);
+    fake.0.lock().expect("a lock").hangs = false;
+    until(|| fake.paths().len() == 1);
+}
+
+fn files_left(directory: &Path) -> usize {
+    let root = Folder::open(directory).and_then(|root| root.enter(&version_folder())).expect("a folder");
+    find(&root, &Owner::new(HOST, BOOT), |_, _| {}).len()
 }
 
 fn until(mut is_true: impl FnMut() -> bool) {
