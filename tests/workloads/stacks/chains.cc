@@ -42,7 +42,7 @@ static int parks_left;
 
 /* A page of the stack that cannot be read while the driver is called. */
 static char *gone;
-enum { PAGE = 4096 };
+static const size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
 __attribute__((always_inline)) static inline void wait_for_go(void)
 {
@@ -58,7 +58,7 @@ __attribute__((always_inline)) static inline void wait_for_go(void)
 
 static void protect(int how)
 {
-    if (gone && mprotect(gone, PAGE, how))
+    if (gone && mprotect(gone, page, how))
         abort();
 }
 
@@ -110,6 +110,17 @@ KEEP static int recurse(int depth, volatile char *from)
     room[0] = from[0];
     if (depth)
         return recurse(depth - 1, room) + room[0];
+    allocate();
+    return room[0];
+}
+
+/* The same over pages of up to 64 KiB. */
+KEEP static int recurse_widely(int depth, volatile char *from)
+{
+    volatile char room[3000];
+    room[0] = from[0];
+    if (depth)
+        return recurse_widely(depth - 1, room) + room[0];
     allocate();
     return room[0];
 }
@@ -403,11 +414,12 @@ int main(int argc, char **argv)
                 with_hole();
         } else if (name == "gone") {
             /* Where the middle of the callers will be; then it is back. */
-            gone = (char *)(((uintptr_t)__builtin_frame_address(0) - 2 * PAGE) & ~(uintptr_t)(PAGE - 1));
+            auto *callers = page > 4096 ? recurse_widely : recurse;
+            gone = (char *)(((uintptr_t)__builtin_frame_address(0) - 2 * page) & ~(uintptr_t)(page - 1));
             for (int round = 0; round < 3; round++)
-                recurse(100, (volatile char *)"x");
+                callers(100, (volatile char *)"x");
             gone = nullptr;
-            recurse(100, (volatile char *)"x");
+            callers(100, (volatile char *)"x");
         } else if (name == "burst") {
             burst(4, 4096, -1, 0);
         } else if (name == "killed") {
