@@ -7,11 +7,11 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     evidence::minutes::{Minutes, Recorder, State, minute_of},
     failures::{Bundle, Failures},
-    series::{Series, SeriesKey},
+    series::{Place, Series, SeriesKey},
 };
 use crate::{
     hash::HashMap,
-    model::{Alloc, AllocFailed, Device, Event, EventKind, Free, ProcessStart, UnknownFree},
+    model::{Alloc, AllocFailed, Device, Event, EventKind, Free, ProcessStart, Stack, Stacks, UnknownFree},
 };
 
 /// Series of pools at once: 1024 processes on two devices with four pools.
@@ -55,6 +55,8 @@ pub struct Account {
     pub places: usize,
     /// Series that found no room, ever.
     pub refused_series: u64,
+    /// How full the table of call stacks is, from 0 to 1.
+    pub stacks_fill: f64,
     /// Events, ever.
     pub events: u64,
 }
@@ -79,6 +81,8 @@ pub struct Books {
     places: usize,
     refused_series: u64,
     events: u64,
+    /// A stack of the run that places are of.
+    stack: Option<Stack>,
 }
 
 /// What the driver has free on a device; `devices`: bytes in use and in all.
@@ -100,7 +104,40 @@ impl Books {
     }
 
     /// Takes an event. Events come in the order of their times.
+    ///
+    /// The trace moves stacks that are in use to a further run from time to time: places move with the first stack of it, and an event that
+    /// was on its way moves alone.
     pub fn observe(&mut self, event: &Event) {
+        match (stacks(event).any(), self.stack) {
+            (Some(stack), Some(current)) if !stack.is_beside(current) => {
+                if stack.is_before(current) {
+                    return self.take_event(&moved(event, current));
+                }
+                self.move_places(stack);
+                self.stack = Some(stack);
+            }
+            (Some(stack), None) => self.stack = Some(stack),
+            _ => {}
+        }
+        self.take_event(event);
+    }
+
+    fn move_places(&mut self, beside: Stack) {
+        let mut known: HashMap<Stack, Stack> = HashMap::default();
+        let mut moved = |stack: Stack| *known.entry(stack).or_insert_with(|| stack.moved_beside(beside));
+        let mut place = |place: Place| place.moved(&mut moved);
+        for series in self.series.values_mut() {
+            self.places -= series.change_places(&mut place);
+        }
+        for (_, series) in &mut self.parted {
+            series.change_places(&mut place);
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.change_places(place);
+        }
+    }
+
+    fn take_event(&mut self, event: &Event) {
         if self.recorder.as_ref().is_some_and(|recorder| recorder.is_over(event)) {
             self.begin_minute(minute_of(event));
         }
@@ -182,6 +219,7 @@ impl Books {
             minutes,
             places: self.places,
             refused_series: self.refused_series,
+            stacks_fill: self.stack.map_or(0.0, Stack::fill_of_run),
             events: self.events,
         };
         self.processes.retain(|_, known| !known.ended);
@@ -304,6 +342,28 @@ impl Books {
             }
         }
     }
+}
+
+/// The stacks that become a place.
+const fn stacks(event: &Event) -> Stacks {
+    match &event.kind {
+        EventKind::Alloc(alloc) => alloc.block.stacks,
+        EventKind::Free(free) => free.block.stacks,
+        _ => event.stacks,
+    }
+}
+
+/// The event with its stacks beside another.
+fn moved(event: &Event, beside: Stack) -> Event {
+    let move_all = |stacks: &mut Stacks| *stacks = stacks.map(|stack| stack.moved_beside(beside));
+    let mut event = event.clone();
+    move_all(&mut event.stacks);
+    match &mut event.kind {
+        EventKind::Alloc(alloc) => move_all(&mut alloc.block.stacks),
+        EventKind::Free(free) => move_all(&mut free.block.stacks),
+        _ => {}
+    }
+    event
 }
 
 fn state(processes: &BTreeMap<u32, Known>, unstarted: &BTreeMap<u32, u32>, pid: u32) -> State {

@@ -379,6 +379,7 @@ impl<S: Source> Node<S> {
                 vec![("map", "places".to_owned())],
                 account.places as f64 / Account::MAX_PLACES as f64,
             ),
+            Sample::real("memscope_map_fill_ratio", vec![("map", "stacks".to_owned())], account.stacks_fill),
             whole("memscope_targets", Some(("state", "traced")), traced.saturating_sub(reduced)),
             whole("memscope_targets", Some(("state", "reduced")), reduced),
             whole("memscope_targets", Some(("state", "excluded")), self.excluded.len() as u64),

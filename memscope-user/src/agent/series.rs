@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::curve::{Curve, Points};
 use crate::{
     hash::HashMap,
-    model::{Alloc, AllocFailed, Block, Device, Free, FreeCause, Pool, Stacks, UnknownFree},
+    model::{Alloc, AllocFailed, Block, Device, Free, FreeCause, Pool, Stack, Stacks, UnknownFree},
     session::PoolSums,
 };
 
@@ -39,6 +39,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// The same place, with its stacks kept elsewhere.
+    pub(super) fn moved(self, moved: impl FnMut(Stack) -> Stack) -> Self {
+        Self { stacks: self.stacks.map(moved), ..self }
+    }
+
     /// Where a block was allocated.
     pub(super) fn of(block: &Block) -> Self {
         let size_bytes = if block.stacks.is_empty() { block.size_bytes } else { 0 };
@@ -289,6 +294,20 @@ impl Series {
         let live = self.by_place.iter().filter(|(_, sum)| sum.live_bytes > 0);
         let largest = live.max_by_key(|(place, sum)| (sum.live_bytes, std::cmp::Reverse(**place)));
         largest.map(|(place, sum)| (*place, sum.live_bytes))
+    }
+
+    /// Changes all places. Those that become one count together; gives how many there are less.
+    pub(super) fn change_places(&mut self, mut change: impl FnMut(Place) -> Place) -> usize {
+        let before = self.by_place.len();
+        for (place, sum) in std::mem::take(&mut self.by_place) {
+            let of_place = self.by_place.entry(change(place)).or_default();
+            of_place.live_blocks += sum.live_blocks;
+            of_place.live_bytes = of_place.live_bytes.saturating_add(sum.live_bytes);
+            if of_place.points.is_empty() {
+                of_place.points = sum.points;
+            }
+        }
+        before - self.by_place.len()
     }
 
     /// Where a block was allocated, if that place is kept apart.

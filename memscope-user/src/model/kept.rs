@@ -6,7 +6,10 @@ use std::{
     fmt,
     num::NonZeroU32,
     ops::Deref,
-    sync::{Arc, LazyLock, PoisonError, RwLock, RwLockReadGuard, Weak},
+    sync::{
+        Arc, LazyLock, PoisonError, RwLock, RwLockReadGuard, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use memscope_common::StackEnd;
@@ -39,7 +42,9 @@ const OTHER_FRAME: &str = "<not kept: too many different frames>";
 /// The runs that are kept, by their numbers from 1.
 static RUNS: RwLock<Runs> = RwLock::new(Runs { kept: Vec::new(), free: VecDeque::new() });
 /// What belongs to no run, under number 0.
-static PROCESS: LazyLock<Kept> = LazyLock::new(|| Kept(Arc::new(Run { number: 0, table: RwLock::default() })));
+static PROCESS: LazyLock<Kept> = LazyLock::new(|| Kept(Arc::new(Run { number: 0, made: 0, table: RwLock::default() })));
+/// Runs made.
+static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// Owns the texts of one run's call stacks: of a trace, or of files that are read together. The last clone that goes frees
 /// them; a [`Stack`] that is left over has no frames from then on.
@@ -48,6 +53,8 @@ pub struct Kept(Arc<Run>);
 
 struct Run {
     number: u32,
+    /// Which run it is of all that were made: numbers are used again.
+    made: u64,
     table: RwLock<Table>,
 }
 
@@ -65,6 +72,10 @@ impl Kept {
     /// For a new run.
     #[must_use]
     pub fn of_run() -> Self {
+        Self::with(LIMITS)
+    }
+
+    fn with(limits: Limits) -> Self {
         let mut runs = RUNS.write().unwrap_or_else(PoisonError::into_inner);
         let number = if runs.kept.len() < MAX_RUNS {
             runs.kept.push(Weak::new());
@@ -75,9 +86,34 @@ impl Kept {
                 None => return PROCESS.clone(),
             }
         };
-        let run = Arc::new(Run { number, table: RwLock::default() });
+        let made = MADE.fetch_add(1, Ordering::Relaxed) + 1;
+        let run = Arc::new(Run { number, made, table: RwLock::new(Table::new(limits)) });
         runs.kept[number as usize - 1] = Arc::downgrade(&run);
         Self(run)
+    }
+
+    /// A further one with the same limits, for a run that lives long: what is in use moves to it, and the rest goes with this one. `None`:
+    /// too many runs are kept.
+    pub(crate) fn next(&self) -> Option<Self> {
+        let limits = self.table().limits;
+        Some(Self::with(limits)).filter(|next| next.0.number > 0)
+    }
+
+    /// How full it is, from 0 to 1.
+    pub(crate) fn fill(&self) -> f64 {
+        self.table().fill()
+    }
+
+    /// Whether it was made before another.
+    #[cfg(feature = "cli")]
+    pub(super) fn is_before(&self, other: &Self) -> bool {
+        self.0.made < other.0.made
+    }
+
+    /// One that holds few stacks, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_few(stacks: usize) -> Self {
+        Self::with(Limits { stacks, ..LIMITS })
     }
 
     /// That of the process, which is never freed: for commands, which end with their process, and for made-up events.
@@ -88,7 +124,7 @@ impl Kept {
 
     /// The one that a stack is in, while its run is kept.
     pub(super) fn of(stack: Stack) -> Option<Self> {
-        match stack.number() >> STACK_BITS {
+        match run_number(stack) {
             0 => Some(Self::process()),
             number => {
                 let runs = RUNS.read().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +186,7 @@ impl Default for Kept {
 
 impl fmt::Debug for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept").field("run", &self.0.number).finish_non_exhaustive()
+        f.debug_struct("Kept").field("run", &self.0.number).field("made", &self.0.made).finish_non_exhaustive()
     }
 }
 
@@ -160,6 +196,11 @@ impl Drop for Run {
             RUNS.write().unwrap_or_else(PoisonError::into_inner).free.push_back(self.number);
         }
     }
+}
+
+/// Number of a stack's run, while that is kept.
+pub(super) const fn run_number(stack: Stack) -> u32 {
+    stack.number() >> STACK_BITS
 }
 
 fn number_in_run(stack: Stack) -> u32 {
@@ -263,6 +304,17 @@ impl Table {
         let other = table.add_text(OTHER_STACK);
         table.add_stack(&[other], StackEnd::Root);
         table
+    }
+
+    fn fill(&self) -> f64 {
+        let Limits { stacks, frames, texts, text_bytes } = self.limits;
+        let parts = [
+            (self.stacks.len(), stacks),
+            (self.frames, frames),
+            (self.texts.len(), texts),
+            (self.text_bytes, text_bytes),
+        ];
+        parts.into_iter().map(|(part, limit)| part as f64 / limit as f64).fold(0.0, f64::max)
     }
 
     fn find(&self, frames: &[&str], end: StackEnd) -> Option<NonZeroU32> {
@@ -375,6 +427,26 @@ mod tests {
 
     fn texts(table: &Table, stack: NonZeroU32) -> Vec<&str> {
         table.get(stack.get()).0.iter().map(|text| &*table.texts[*text as usize]).collect()
+    }
+
+    /// A further run has the stacks that move to it, and outlives the first. Which is older shows by the stacks, whatever their numbers are.
+    #[test]
+    fn stacks_move_to_a_further_run() {
+        let first = Kept::of_few(5);
+        let [one, other] = ["a", "b"].map(|text| first.stack([text, "main"], StackEnd::Depth));
+        // Beside the one that stands for all others.
+        let is_filled = |kept: &Kept, stacks: f64| (kept.fill() - stacks / 5.0).abs() < 1e-9;
+        assert!(is_filled(&first, 3.0));
+        let next = first.next().expect("a further run");
+        let moved = one.moved_to(&next);
+        assert_eq!((moved.texts(), moved.end()), (vec!["a", "main"], StackEnd::Depth));
+        assert!(is_filled(&next, 2.0));
+        assert!(one.is_beside(other) && !one.is_beside(moved));
+        assert!(one.is_before(moved) && !moved.is_before(one) && !one.is_before(other));
+        assert_eq!(moved.moved_to(&next), moved);
+        drop(first);
+        assert_eq!((one.texts().len(), moved.texts()), (0, vec!["a", "main"]));
+        assert!(!one.is_before(moved));
     }
 
     /// A full table gives a placeholder instead of growing, and still finds earlier stacks.

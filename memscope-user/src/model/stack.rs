@@ -9,6 +9,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
 
+#[cfg(feature = "cli")]
+use super::kept::run_number;
 use super::kept::{Kept, Text};
 
 /// A call stack, a number in the [`Kept`] of its run. Equal stacks of a run have the same number: texts and reason of the end agree. Ordered by their texts: the
@@ -47,6 +49,18 @@ impl Stacks {
     pub const fn is_empty(&self) -> bool {
         self.native.is_none() && self.python.is_none()
     }
+
+    /// One of them, if there is any.
+    #[cfg(feature = "cli")]
+    pub(crate) fn any(&self) -> Option<Stack> {
+        self.native.or(self.python).or(self.mixed)
+    }
+
+    /// Each in another way.
+    pub(crate) fn map(self, mut change: impl FnMut(Stack) -> Stack) -> Self {
+        let Self { native, python, mixed } = self;
+        Self { native: native.map(&mut change), python: python.map(&mut change), mixed: mixed.map(change) }
+    }
 }
 
 impl Stack {
@@ -63,6 +77,37 @@ impl Stack {
     #[must_use]
     pub fn keep_beside<'a>(self, frames: impl IntoIterator<Item = &'a str>, end: StackEnd) -> Self {
         Kept::of(self).map_or(self, |kept| kept.stack(frames, end))
+    }
+
+    /// Whether both are of one run.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_beside(self, other: Self) -> bool {
+        run_number(self) == run_number(other)
+    }
+
+    /// Whether its run was made before another's; false where either is over.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_before(self, other: Self) -> bool {
+        let runs = Kept::of(self).zip(Kept::of(other));
+        runs.is_some_and(|(own, other)| own.is_before(&other))
+    }
+
+    /// The same stack, kept where another is.
+    #[cfg(feature = "cli")]
+    pub(crate) fn moved_beside(self, other: Self) -> Self {
+        Kept::of(other).map_or(self, |kept| self.moved_to(&kept))
+    }
+
+    /// How full the table of its run is, from 0 to 1.
+    #[cfg(feature = "cli")]
+    pub(crate) fn fill_of_run(self) -> f64 {
+        Kept::of(self).map_or(0.0, |kept| kept.fill())
+    }
+
+    /// The same stack, kept by another run. It has no frames if its own run is over.
+    pub(crate) fn moved_to(self, kept: &Kept) -> Self {
+        let frames = self.frames();
+        kept.stack(frames.iter().map(|text| &**text), self.end())
     }
 
     /// Its frames' texts, innermost first. None of a run that is over: who shows stacks holds its [`Kept`].

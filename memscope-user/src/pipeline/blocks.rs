@@ -4,7 +4,7 @@ use super::domains::memory::PhysicalId;
 use super::labels::LabelIds;
 use super::store::Store;
 use crate::hash::HashMap;
-use crate::model::{AllocApi, Asked, Block, Device, Module, Name, PageType, Pool};
+use crate::model::{AllocApi, Asked, Block, Device, Module, Name, PageType, Pool, Stacks};
 
 /// Key of a block. Addresses of the driver, physical memory and every pool are separate name spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -151,6 +151,11 @@ impl Blocks {
     /// Changes the live block under `key`, but not its key, size, pool and device; false if there is none.
     pub(super) fn change(&mut self, key: Key, change: impl FnOnce(&mut Live)) -> bool {
         self.live.change(key, change)
+    }
+
+    /// Changes the call stacks of all live blocks.
+    pub(super) fn change_stacks(&mut self, change: impl FnMut(Stacks) -> Stacks) {
+        self.live.change_stacks(change);
     }
 
     /// Number of the live block under `key`.

@@ -25,6 +25,7 @@ mod order;
 mod output;
 mod process;
 mod recent;
+mod renewal;
 mod replay;
 mod rows;
 mod stacks;
@@ -51,6 +52,7 @@ use self::loss::{Losses, Own};
 use self::order::{Order, WINDOW};
 use self::output::Output;
 use self::process::{Process, known_settings};
+use self::renewal::Renewal;
 use self::rows::Rows;
 use self::stacks::{Code, NativeOf, PythonOf, StackTable};
 use self::text::Texts;
@@ -68,7 +70,7 @@ use crate::probes::{CallKind, RowInfo};
 use crate::sinks::SinkError;
 
 pub(crate) use dumped::{Dumped, DumpedOutcome};
-pub use output::{Audience, DeviceFilter, DumpFilter, Npus};
+pub use output::{Audience, DeviceFilter, DumpFilter, Npus, Outcome};
 #[cfg(feature = "trace")]
 pub(crate) use process::visible_devices;
 pub use replay::{ReplayReport, replay, replay_from};
@@ -81,6 +83,7 @@ const MAX_PROCESSES: usize = 1 << 20;
 
 /// Facts that a pipeline needs before the first record.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub struct PipelineConfig {
     /// The meaning of calls' values.
     pub backend: &'static dyn Backend,
@@ -109,23 +112,8 @@ pub struct PipelineConfig {
     pub demand: Option<Demand>,
     /// Owns the run's call stacks; without it, the pipeline makes its own.
     pub kept: Option<Kept>,
-}
-
-/// The results of a finished run.
-#[derive(Debug)]
-pub struct Outcome {
-    /// Conclusions of the analyses, in their order.
-    pub findings: Vec<Finding>,
-    /// End and losses.
-    pub end: RunEnd,
-    /// Reason of the [`Note::End`]; `None` without one: the tracer did not get to write it.
-    pub end_reason: Option<String>,
-    /// Records taken, good or not.
-    pub records: u64,
-    /// Outputs that could not be finished, and errors that were not reported before.
-    pub errors: Vec<SinkError>,
-    /// Owns the call stacks that the findings refer to.
-    pub kept: Kept,
+    /// Call stacks that no live block has are given back when their table is half full. For listeners that keep no stack, or move theirs.
+    pub renews_stacks: bool,
 }
 
 /// Makes events out of records.
@@ -142,6 +130,7 @@ pub struct Pipeline {
     stacks: StackTable,
     own: Own,
     looks: Looks,
+    renewal: Option<Renewal>,
     /// Calls since they were taken by which a look becomes urgent.
     #[cfg(feature = "trace")]
     urgent: to_look_at::Urgent,
@@ -186,6 +175,7 @@ impl Pipeline {
             stacks: StackTable::new(config.mixed_stacks, config.kept.unwrap_or_else(Kept::of_run)),
             own: Own::default(),
             looks: Looks::default(),
+            renewal: config.renews_stacks.then(Renewal::new),
             #[cfg(feature = "trace")]
             urgent: to_look_at::Urgent::default(),
             wanted_steps,
@@ -359,6 +349,7 @@ impl Pipeline {
                 process.waited_long_enough(time_ns, &mut self.shared);
             }
         }
+        self.renew_stacks();
     }
 
     /// Sends on the calls with complete texts.

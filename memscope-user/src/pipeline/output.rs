@@ -5,8 +5,25 @@ use std::collections::VecDeque;
 use super::wishes::Demand;
 use crate::analyses::{Analysis, Finding, Observer};
 use crate::hash::HashSet;
-use crate::model::{Device, Event, EventKind, RunEnd};
+use crate::model::{Device, Event, EventKind, Kept, RunEnd};
 use crate::sinks::{Sink, SinkError};
+
+/// The results of a finished run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Conclusions of the analyses, in their order.
+    pub findings: Vec<Finding>,
+    /// End and losses.
+    pub end: RunEnd,
+    /// Reason of the [`Note::End`](crate::capture::Note::End); `None` without one: the tracer did not get to write it.
+    pub end_reason: Option<String>,
+    /// Records taken, good or not.
+    pub records: u64,
+    /// Outputs that could not be finished, and errors that were not reported before.
+    pub errors: Vec<SinkError>,
+    /// Owns the call stacks that the findings refer to.
+    pub kept: Kept,
+}
 
 /// Which rows are written (contract §1.4, §1.5, §8.1). Analyses see everything.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -175,6 +175,14 @@ impl StackTable {
         }
     }
 
+    /// Keeps stacks in a further run from here on. Gives the owner of those before; `None`: there is no further run.
+    pub(super) fn renew(&mut self) -> Option<Kept> {
+        let next = self.kept.next()?;
+        (self.native, self.python) = (Recent::new(MAX_STACKS), Recent::new(MAX_STACKS));
+        self.mixed = self.mixed.as_ref().map(|_| Recent::new(MAX_STACKS));
+        Some(std::mem::replace(&mut self.kept, next))
+    }
+
     /// Calls with stacks that end early.
     pub(super) fn cut(&self) -> Vec<CutStacks> {
         let line = |(&(kind, end), &count): (&(&'static str, StackEnd), &u64)| {

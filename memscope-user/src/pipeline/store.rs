@@ -94,6 +94,11 @@ impl Store {
         true
     }
 
+    /// Changes the call stacks of all blocks.
+    pub(super) fn change_stacks(&mut self, change: impl FnMut(Stacks) -> Stacks) {
+        self.kinds.change_stacks(change);
+    }
+
     /// All blocks, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, Live)> {
         self.index.iter().map(|at| (self.kinds.key(&self.kept[*at as usize]), self.live(*at)))
@@ -227,6 +232,21 @@ impl Kinds {
         at
     }
 
+    /// Two kinds may become equal: then new blocks are of either, and none is lost.
+    fn change_stacks(&mut self, mut change: impl FnMut(Stacks) -> Stacks) {
+        self.forget_idle();
+        for at in &self.index {
+            let stacks = &mut self.kept[*at as usize].0.live.block.stacks;
+            *stacks = change(*stacks);
+        }
+        let Self { hasher, index, kept, .. } = self;
+        let all: Vec<u32> = index.drain().collect();
+        for at in all {
+            let hash = hasher.hash_one(distinction(&kept[at as usize].0));
+            index.insert_unique(hash, at, |at| hasher.hash_one(distinction(&kept[*at as usize].0)));
+        }
+    }
+
     fn forget_idle(&mut self) {
         let Self { index, kept, vacant, .. } = self;
         index.retain(|at| {
@@ -307,6 +327,37 @@ mod tests {
             assert_eq!(found, expected);
             assert!(store.kept.len() <= 1000 && store.kinds.kept.len() <= 2 * MAX_IDLE + 1000, "{kinds}");
         }
+    }
+
+    /// Blocks stay, with other stacks, and new ones of the same place are beside them.
+    #[test]
+    fn stacks_change() {
+        let kept = crate::model::Kept::process();
+        let stacks =
+            |text| Stacks { native: Some(kept.stack([text], crate::model::StackEnd::Root)), ..Stacks::default() };
+        let [before, after, other] = ["before", "after", "other"].map(stacks);
+        let (mut random, mut store) = (Random(7), Store::default());
+        let mut put = |store: &mut Store, addr, stacks| {
+            let (_, mut live) = any_live(&mut random, 1);
+            live.block.stacks = stacks;
+            store.insert(Key::Driver(addr), &live);
+            live
+        };
+        let blocks: Vec<Live> =
+            (0..10).map(|addr| put(&mut store, addr, if addr < 5 { before } else { other })).collect();
+        store.change_stacks(|stacks| if stacks == before { after } else { stacks });
+        for (addr, live) in (0..).zip(blocks) {
+            let stacks = if addr < 5 { after } else { other };
+            let block = Block { stacks, ..live.block };
+            assert_eq!(store.get(Key::Driver(addr)), Some(Live { block, ..live }));
+        }
+        let kinds = store.kinds.index.len();
+        put(&mut store, 100, after);
+        assert_eq!((kinds, store.kinds.index.len()), (2, 2));
+        for addr in (0..10).chain([100]) {
+            assert!(store.remove(Key::Driver(addr)).is_some());
+        }
+        assert_eq!(store.iter().count(), 0);
     }
 
     /// The documented memory of each block.

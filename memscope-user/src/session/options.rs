@@ -67,7 +67,8 @@ pub struct TraceOptions {
     /// Measure what the BPF programs take: the kernel's statistics are on for one second in ten, which costs each call some 45 ns then.
     pub measure_programs: bool,
     /// From one look at the files of the traced processes to the next; files that none has mapped at two of them are given back, and their
-    /// probes taken out. `None`: they stay until the trace ends.
+    /// probes taken out. So are call stacks that no live block has, when their table is half full: an event's stacks have no frames some time
+    /// after it. `None`: all stays until the trace ends.
     pub forget_unused: Option<Duration>,
     /// Leave out processes of other users.
     pub only_user: Option<u32>,

@@ -320,6 +320,7 @@ fn pipeline_config(
         collected: Some(collected(options)),
         rows_of_options: Some(outputs::row_bits(&options.collect, false)),
         kept: None,
+        renews_stacks: options.forget_unused.is_some(),
         demand,
     }
 }

@@ -336,6 +336,19 @@ impl Recorder {
         Some(of_pool.entry(place).or_default())
     }
 
+    /// Changes the places of the minute that goes on, and of requests that wait. Those that become one count together.
+    pub(in crate::agent) fn change_places(&mut self, mut change: impl FnMut(Place) -> Place) {
+        for of_pool in self.places.values_mut() {
+            for (place, changes) in std::mem::take(of_pool) {
+                of_pool.entry(change(place)).or_default().add(changes);
+            }
+        }
+        self.changed = self.places.values().map(HashMap::len).sum();
+        for failure in &mut self.failures {
+            failure.place = change(failure.place);
+        }
+    }
+
     /// A request has failed for want of memory.
     pub(in crate::agent) fn failed(&mut self, key: SeriesKey, event: &Event, failed: &AllocFailed) {
         self.pools.entry(key).or_default().1 += 1;

@@ -1,7 +1,7 @@
 //! What ids of stacks become.
 
 use super::*;
-use crate::model::{Stack, StackEnd, Stacks};
+use crate::model::{Kept, Stack, StackEnd, Stacks};
 
 const NPU: u64 = device(0);
 
@@ -250,4 +250,48 @@ fn blocks_have_owners() {
     let rules = Arc::new(RuleSet::of_text(rules).expect("valid"));
     assert_eq!(owners(Some(rules)), [mine, Some("CANN@HCCL"), mine, Some("CANN@HCCL")]);
     assert_eq!(owners(None), [None; 4]);
+}
+
+/// A trace that sees ever new stacks gives those back that no live block has: each event has its frames when it comes, and a block that stays
+/// has them at its end. A table that is not renewed is full after a few.
+#[test]
+fn stacks_in_use_outlive_the_others() {
+    const STAYS: u64 = 1;
+    const LAST: u64 = 60;
+    let run = |renews_stacks| {
+        let kept = Some(Kept::of_few(8));
+        let (mut pipeline, seen, _written) = tapped(PipelineConfig { kept, renews_stacks, ..config() });
+        let mut all = Vec::new();
+        for id in STAYS..=LAST {
+            let time = id * 1_000_000_000;
+            let stack = main(time).native(id, 1, &[id], StackEnd::Root);
+            let call = Who::stacked(main(time).alloc(id << 12, 1, NPU), id, 0);
+            let freed = if id > STAYS + 1 { main(time + 1).free((id - 1) << 12) } else { Vec::new() };
+            pipeline.feed(&[stack, call, freed].concat()).expect("fed");
+            pipeline.advance(time + 900_000_000).expect("fed");
+            all.extend(seen.try_iter().filter_map(|event| match event.kind {
+                EventKind::Alloc(Alloc { block, .. }) | EventKind::Free(Free { block, .. }) => {
+                    Some((block.addr >> 12, shown(block.stacks.native)?.0))
+                }
+                _ => None,
+            }));
+        }
+        pipeline.feed(&main(LAST * 2_000_000_000).free(STAYS << 12)).expect("fed");
+        // Owns the stacks.
+        let _outcome = pipeline.finish(&[]);
+        let ends = seen.try_iter().filter_map(|event| match event.kind {
+            EventKind::Free(Free { block, cause: FreeCause::Program, .. }) => Some(block.stacks.native?.texts()),
+            _ => None,
+        });
+        (all, ends.last())
+    };
+    let frames = |id: u64| vec!["halMemAlloc".to_owned(), format!("[{id:#x}]")];
+    let (all, last) = run(true);
+    assert_eq!(all.len() as u64, 2 * LAST - 2);
+    for (id, found) in all {
+        assert_eq!(found, frames(id), "{id}");
+    }
+    assert_eq!(last.expect("a free"), frames(STAYS));
+    let (all, _) = run(false);
+    assert!(all.iter().any(|(_, found)| found[..] == ["<not kept: too many different stacks>"]), "{all:?}");
 }

@@ -5,7 +5,7 @@ use crate::{
     agent::books::Books,
     analyses::script::Script,
     backend::ascend::pools,
-    model::{Device, EventKind, FreeCause, ProcessStart},
+    model::{Device, EventKind, FreeCause, Kept, ProcessStart, Stack},
 };
 
 const PID: u32 = 7;
@@ -227,4 +227,34 @@ fn pools_that_are_left_out_have_last_rows() {
         ]
     );
     assert_eq!(minutes[0].places.len(), 2);
+}
+
+/// Within a minute the trace moves its stacks to a further run, and gives the first one back: the place goes on as one, to the byte, with its
+/// frames. So does an event of the first run that comes late.
+#[test]
+fn places_move_with_their_stacks() {
+    let first = Kept::of_few(10);
+    let next = first.next().expect("a further run");
+    let mut script = script();
+    script.stacks(&["a.py(1): f", "a.py(9): main"], &[]);
+    script.alloc(pools::HAL, 0x1000, 100).alloc(pools::HAL, 0x2000, 50).free(pools::HAL, 0x2000);
+    script.alloc(pools::HAL, 0x3000, 7).alloc(pools::HAL, 0x4000, 1);
+    let mut books = books();
+    for (event, kept) in script.events().iter().zip([&first, &first, &next, &first, &next]) {
+        let mut event = Event { time_ns: 100 * MINUTE_NS, ..event.clone() };
+        let (EventKind::Alloc(Alloc { block, .. }) | EventKind::Free(Free { block, .. })) = &mut event.kind else {
+            panic!("{event:?}");
+        };
+        block.stacks = block.stacks.map(|stack| stack.moved_to(kept));
+        books.observe(&event);
+    }
+    drop(first);
+    books.minute(101);
+    let account = books.take();
+    let [row] = &account.minutes.ready[0].places[..] else { panic!("{:?}", account.minutes) };
+    assert_eq!((row.live_bytes, row.live_blocks, row.changes), (108, 3, changes((4, 158), (1, 50))));
+    assert_eq!(row.place.stacks.python.map(Stack::texts), Some(vec!["a.py(1): f", "a.py(9): main"]));
+    assert_eq!((account.places, account.series[0].1.largest_place()), (1, Some((row.place, 108))));
+    // One stack, and the one that stands for all others.
+    assert!((account.stacks_fill - 0.2).abs() < 1e-9, "{}", account.stacks_fill);
 }
