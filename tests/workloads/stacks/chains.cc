@@ -104,23 +104,14 @@ extern "C" KEEP void allocate(void)
         usleep(pause_us);
 }
 
-KEEP static int recurse(int depth, volatile char *from)
-{
-    volatile char room[120];
-    room[0] = from[0];
-    if (depth)
-        return recurse(depth - 1, room) + room[0];
-    allocate();
-    return room[0];
-}
+enum { NARROW = 120, WIDE = 3000 };
 
-/* The same over pages of up to 64 KiB. */
-KEEP static int recurse_widely(int depth, volatile char *from)
+template <int ROOM> KEEP static int recurse(int depth, volatile char *from)
 {
-    volatile char room[3000];
+    volatile char room[ROOM];
     room[0] = from[0];
     if (depth)
-        return recurse_widely(depth - 1, room) + room[0];
+        return recurse<ROOM>(depth - 1, room) + room[0];
     allocate();
     return room[0];
 }
@@ -259,7 +250,7 @@ KEEP static void fault(void)
 
 static void *thread(void *)
 {
-    recurse(3, (volatile char *)"x");
+    recurse<NARROW>(3, (volatile char *)"x");
     return nullptr;
 }
 
@@ -403,9 +394,9 @@ int main(int argc, char **argv)
             may_park = true;
         } else if (name == "recurse") {
             for (int round = 0; round < 3; round++)
-                recurse(30, (volatile char *)"x");
+                recurse<NARROW>(30, (volatile char *)"x");
         } else if (name == "deep") {
-            recurse(600, (volatile char *)"x");
+            recurse<NARROW>(600, (volatile char *)"x");
         } else if (name == "alloca") {
             for (size_t len = 100; len < 40000; len *= 3)
                 with_alloca(len);
@@ -414,7 +405,8 @@ int main(int argc, char **argv)
                 with_hole();
         } else if (name == "gone") {
             /* Where the middle of the callers will be; then it is back. */
-            auto *callers = page > 4096 ? recurse_widely : recurse;
+            /* A hundred of them reach over pages of up to 64 KiB. */
+            auto *callers = page > 4096 ? recurse<WIDE> : recurse<NARROW>;
             gone = (char *)(((uintptr_t)__builtin_frame_address(0) - 2 * page) & ~(uintptr_t)(page - 1));
             for (int round = 0; round < 3; round++)
                 callers(100, (volatile char *)"x");
@@ -475,7 +467,7 @@ int main(int argc, char **argv)
             forked(folder);
         } else if (name == "repeat") {
             for (int round = 0; round < 200; round++) {
-                recurse(40, (volatile char *)"x");
+                recurse<NARROW>(40, (volatile char *)"x");
                 pause_us = round < 2 ? pause_us : 0;
             }
         } else {
