@@ -4,10 +4,7 @@ use std::{convert::Infallible, env, io, time::Duration};
 
 use async_trait::async_trait;
 use http_body_util::{BodyExt as _, Full};
-use hyper::{
-    Uri,
-    header::{CONNECTION, HOST, HeaderValue},
-};
+use hyper::{Uri, header::HOST};
 use object_store::{
     ClientOptions, Error, ObjectStore as _, PutMode, RetryConfig,
     aws::{AmazonS3, AmazonS3Builder},
@@ -22,7 +19,7 @@ use super::upload::Target;
 use crate::{
     agent::{
         config::UploadSettings,
-        wire::{Endpoint, ExchangeError, Reach, exchange},
+        wire::{Endpoint, ExchangeError, Reach, Tls, exchange},
     },
     printable::OneLine,
 };
@@ -72,7 +69,7 @@ impl Bucket {
             builder = builder.with_region(&settings.region);
         }
         let retry = RetryConfig { max_retries: RETRIES, retry_timeout: PATIENCE, ..RetryConfig::default() };
-        let store = builder.with_retry(retry).with_http_connector(Connector).build();
+        let store = builder.with_retry(retry).with_http_connector(Connector::default()).build();
         let store = store.map_err(|error| format!("evidence.upload: {}", text(&error)))?;
         let mode = if settings.put_if_absent { PutMode::Create } else { PutMode::Overwrite };
         let runtime = Builder::new_current_thread().enable_all().build();
@@ -146,12 +143,14 @@ fn server(endpoint: &str, bucket: Option<&str>) -> Result<String, String> {
 }
 
 /// Requests by our own connections.
-#[derive(Clone, Copy, Debug)]
-struct Connector;
+#[derive(Clone, Debug, Default)]
+struct Connector {
+    tls: Tls,
+}
 
 impl HttpConnector for Connector {
     fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(*self))
+        Ok(HttpClient::new(self.clone()))
     }
 }
 
@@ -161,10 +160,9 @@ impl HttpService for Connector {
         let invalid = |what| HttpError::new(HttpErrorKind::Unknown, io::Error::other(what));
         let endpoint = Endpoint::of(request.uri()).ok_or_else(|| invalid("no server of http or https"))?;
         request.headers_mut().insert(HOST, endpoint.authority.clone());
-        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
         *request.uri_mut() = target.parse().map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
-        let reach = Reach::new(endpoint).map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
+        let reach = Reach::new(endpoint, &self.tls).map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
         let (head, body) = exchange(&reach, request, PATIENCE).await.map_err(failed)?.into_parts();
         let body =
             body.ok_or_else(|| HttpError::new(HttpErrorKind::Decode, io::Error::other("its answer has no end")))?;

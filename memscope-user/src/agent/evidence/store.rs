@@ -44,7 +44,7 @@ pub(super) struct Store {
     turn: Turn,
     /// Files of this host with their sizes, as they were last looked at; with those written since.
     own: Option<BTreeMap<Own, u64>>,
-    /// With so many it is time for another look: others may have uploaded or moved most of them.
+    /// Number of files at which another look is due: others may have uploaded or moved most of them.
     look_at: usize,
 }
 

@@ -48,7 +48,7 @@ use super::{
     failures::Bundle,
     fold::Target,
     metrics::Sample,
-    wire::Reach,
+    wire::{Reach, Tls},
 };
 use crate::session::Speaker;
 
@@ -89,7 +89,7 @@ pub(super) fn start(settings: &OtlpSettings, speaker: &Speaker) -> Result<(Feed,
     };
     let headers = headers::read(&settings.headers_file)
         .map_err(|source| ConfigError::Headers { path: settings.headers_file.clone(), source })?;
-    let connect = Reach::new(endpoint.server.clone())
+    let connect = Reach::new(endpoint.server.clone(), &Tls::default())
         .map_err(|source| ConfigError::Value(format!("otlp.endpoint is `{}`: {source}", settings.endpoint)))?;
     let shared = Rc::new(Shared::new(settings.max_queue_bytes));
     speaker.info(format_args!("numbers and events go to the OTLP receiver at {}", settings.endpoint));

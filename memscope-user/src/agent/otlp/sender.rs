@@ -10,7 +10,7 @@ use http_body_util::Full;
 use hyper::{
     HeaderMap, Request,
     body::Bytes,
-    header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT},
+    header::{CONTENT_TYPE, HOST, HeaderValue, USER_AGENT},
 };
 use jiff::Timestamp;
 use tokio::{sync::Notify, time::sleep};
@@ -155,7 +155,6 @@ impl<C: Connect> Sender<'_, C> {
         headers.extend(self.headers.clone());
         headers.insert(HOST, self.endpoint.server.authority.clone());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
         let agent = concat!("memscope-agent/", env!("CARGO_PKG_VERSION"));
         headers.insert(USER_AGENT, HeaderValue::from_static(agent));
         Ok(request)

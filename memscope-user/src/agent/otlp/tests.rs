@@ -241,7 +241,7 @@ fn answers_over_sockets() {
         let endpoint = Endpoint::parse(&format!("http://{address}")).expect("an endpoint").expect("one");
         let ask = async |endpoint: &Endpoint, patience| {
             let request = hyper::Request::post("/v1/logs").body(http_body_util::Full::new(batch(1).body));
-            let reach = Reach::new(endpoint.server.clone()).expect("a way");
+            let reach = Reach::new(endpoint.server.clone(), &Tls::default()).expect("a way");
             post(&reach, request.expect("a request"), patience).await
         };
         let ok = ask(&endpoint, LONG).await.expect("an answer");

@@ -7,6 +7,7 @@ use hyper::{
     Request, Response,
     body::{Body, Bytes, Incoming},
     client::conn::http1,
+    header::{CONNECTION, HeaderValue},
 };
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
@@ -45,13 +46,14 @@ pub(in crate::agent) trait Connect {
 /// Sends a request. Connection and answer have this time together.
 pub(in crate::agent) async fn exchange<C, B>(
     connect: &C,
-    request: Request<B>,
+    mut request: Request<B>,
     patience: Duration,
 ) -> Result<Answered, ExchangeError>
 where
     C: Connect,
     B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
 {
+    request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     let deadline = Instant::now() + patience;
     let head = async {
         let stream = connect.connect().await.map_err(ExchangeError::Connect)?;

@@ -7,5 +7,5 @@ mod tls;
 pub(super) use self::{
     endpoint::Endpoint,
     exchange::{Connect, ExchangeError, exchange},
-    tls::Reach,
+    tls::{Reach, Tls},
 };

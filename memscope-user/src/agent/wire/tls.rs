@@ -1,6 +1,9 @@
 //! TLS, and the way to a server.
 
-use std::{io, sync::Arc};
+use std::{
+    fmt, io,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -18,6 +21,27 @@ pub(in crate::agent) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
+/// TLS by the certificates of this machine's authorities: those of `SSL_CERT_FILE` and `SSL_CERT_DIR`, else the system's. They are read once,
+/// for the first server that needs them.
+#[derive(Clone, Default)]
+pub(in crate::agent) struct Tls(Arc<Mutex<Option<TlsConnector>>>);
+
+impl Tls {
+    fn connector(&self) -> io::Result<TlsConnector> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*known {
+            Some(connector) => Ok(connector.clone()),
+            None => Ok(known.insert(connector()?).clone()),
+        }
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").finish_non_exhaustive()
+    }
+}
+
 /// The way to a server.
 #[derive(Clone)]
 pub(in crate::agent) struct Reach {
@@ -27,10 +51,9 @@ pub(in crate::agent) struct Reach {
 }
 
 impl Reach {
-    /// To a server. Reads the certificates of this machine's authorities where it needs them: those of `SSL_CERT_FILE` and
-    /// `SSL_CERT_DIR`, else the system's.
-    pub(in crate::agent) fn new(endpoint: Endpoint) -> io::Result<Self> {
-        let tls = endpoint.is_secure.then(connector).transpose()?;
+    /// To a server, with TLS if it asks for that.
+    pub(in crate::agent) fn new(endpoint: Endpoint, tls: &Tls) -> io::Result<Self> {
+        let tls = endpoint.is_secure.then(|| tls.connector()).transpose()?;
         Ok(Self { endpoint, tls })
     }
 }
