@@ -134,7 +134,16 @@ fn threads() {
     let reported =
         run.stderr.lines().find(|line| line.contains(" changed ")).unwrap_or_else(|| panic!("{}", run.said()));
     assert!(reported.contains("`op5`"), "{}", run.said());
-    assert_eq!(sums(&run).len(), 1 + 8 * 6 * 8 * 2 + 2, "{}", run.said());
+    // Interpreted, a thread may have gone on before it is asked for its look.
+    let unseen = if in_vm() { passed_unseen(&run) } else { 0 };
+    assert_eq!(sums(&run).len() + unseen, 1 + 8 * 6 * 8 * 2 + 2, "{}", run.said());
+}
+
+/// Looks that were not made, by the report.
+fn passed_unseen(run: &Run) -> usize {
+    let lines = run.stdout.lines().filter_map(|line| line.split_once(" side(s) of operators passed unseen: "));
+    let counts = lines.map(|(before, _)| before.rsplit(' ').next().and_then(|count| count.parse::<usize>().ok()));
+    counts.map(|count| count.unwrap_or_else(|| panic!("{}", run.said()))).sum()
 }
 
 /// Operators of CANN's library have the names of the functions that are called, and are looked at where they launch.

@@ -50,8 +50,8 @@ fn killed_at_steps(behind: bool) {
             break;
         }
         hit.extend(steps.last().copied());
-        // Interpreted, each takes half a minute.
-        at += if in_vm() { 9 } else { 2 };
+        // Interpreted, each takes half a minute, and a machine that is silent for ten is stopped.
+        at += if in_vm() { 15 } else { 2 };
     }
     println!("killed at {} of {} steps: {hit:x?}", hit.len(), longest.len());
     let count = |steps: &[u32], request: u32| steps.iter().filter(|step| **step == request).count();
