@@ -1,16 +1,12 @@
 //! Rules and dashboard of the node agent, in a real Prometheus that reads the page of an agent at work. Needs what live tests need, and
 //! `MEMSCOPE_PROMETHEUS`, the folder of its unpacked package: `./x prometheus` fetches them.
 
-use std::fmt::Write as _;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use memscope_tests::harness::agent::{Agent, get, own_name, waiting};
-use memscope_tests::harness::tracer::Folder;
+use memscope_tests::harness::agent::{Agent, own_name, waiting};
+use memscope_tests::harness::promql::Server;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -27,82 +23,25 @@ fn program(name: &str) -> PathBuf {
 }
 
 /// A server with the agent's settings, which reads a page each second.
-struct Server {
-    child: Child,
-    address: String,
-    _folder: Folder,
-}
-
-impl Server {
-    fn start(page: &str) -> Self {
-        let folder = Folder::new();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let address = listener.local_addr().expect("an address").to_string();
-        drop(listener);
-        // As they are published, but for the address and the haste.
-        let settings = fs::read_to_string(package().join("prometheus/prometheus.yml")).expect("settings");
-        let rules = package().join("prometheus/rules.yml").canonicalize().expect("rules");
-        let settings = settings
-            .replace("127.0.0.1:9478", page)
-            .replace("scrape_interval: 15s", "scrape_interval: 1s\n    scrape_timeout: 1s")
-            .replace("- rules.yml", &format!("- {}", rules.display()));
-        assert!(settings.contains(page) && settings.contains("interval: 1s"), "{settings}");
-        let file = folder.path().join("prometheus.yml");
+fn prometheus(page: &str) -> Server {
+    // As they are published, but for the address and the haste.
+    let settings = fs::read_to_string(package().join("prometheus/prometheus.yml")).expect("settings");
+    let rules = package().join("prometheus/rules.yml").canonicalize().expect("rules");
+    let settings = settings
+        .replace("127.0.0.1:9478", page)
+        .replace("scrape_interval: 15s", "scrape_interval: 1s\n    scrape_timeout: 1s")
+        .replace("- rules.yml", &format!("- {}", rules.display()));
+    assert!(settings.contains(page) && settings.contains("interval: 1s"), "{settings}");
+    Server::start(&program("prometheus"), |address, folder| {
+        let file = folder.join("prometheus.yml");
         fs::write(&file, format!("global: {{evaluation_interval: 1s}}\n{settings}")).expect("written");
-        let child = Command::new(program("prometheus"))
-            .arg(format!("--config.file={}", file.display()))
-            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
-            .args([&format!("--web.listen-address={address}"), "--log.level=warn"])
-            .stderr(Stdio::inherit())
-            .spawn()
-            .expect("it starts");
-        Self { child, address, _folder: folder }
-    }
-
-    fn ask(&self, path: &str) -> Option<Value> {
-        serde_json::from_str(&get(&self.address, path, "application/json").ok()?).ok()
-    }
-
-    /// Samples of a query: labels and values.
-    fn query(&self, query: &str) -> Vec<(Value, f64)> {
-        let path = format!("/api/v1/query?query={}", escaped(query));
-        let answer = self.ask(&path).unwrap_or_else(|| panic!("no answer to {query}"));
-        assert_eq!(answer["status"], "success", "{query}: {answer}");
-        let samples = answer["data"]["result"].as_array().expect("samples");
-        let value =
-            |sample: &Value| sample["value"][1].as_str().and_then(|value| value.parse().ok()).expect("a number");
-        samples.iter().map(|sample| (sample["metric"].clone(), value(sample))).collect()
-    }
-
-    /// Waits until a query has this many samples.
-    fn wait_for(&self, query: &str, count: usize) {
-        let start = Instant::now();
-        while self.ask("/api/v1/rules").is_none() || self.query(query).len() < count {
-            assert!(start.elapsed() < Duration::from_secs(60), "{query} has no {count} samples");
-            thread::sleep(Duration::from_millis(200));
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// As a part of an address.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() {
-            escaped.push(byte.into());
-        } else {
-            // Memory takes everything.
-            let _ = write!(escaped, "%{byte:02x}");
-        }
-    }
-    escaped
+        vec![
+            format!("--config.file={}", file.display()),
+            format!("--storage.tsdb.path={}", folder.join("data").display()),
+            format!("--web.listen-address={address}"),
+            "--log.level=warn".to_owned(),
+        ]
+    })
 }
 
 /// Title and query of each panel, in all panels of the dashboard.
@@ -147,7 +86,7 @@ fn dashboard_has_its_samples() {
     let _ = agent.wait_for_page("its calls", |page| {
         page.count("memscope_allocations_total", &[("layer", "pool")]).is_some_and(|count| count > 100)
     });
-    let server = Server::start(&agent.address());
+    let server = prometheus(&agent.address());
     server.wait_for("count_over_time(memscope_allocations_total{layer=\"pool\"}[1m]) > 3", 1);
     let up = server.query("up{job=\"memscope\"}");
     assert_eq!((up.len(), up[0].1, &up[0].0["node"]), (1, 1.0, &"node-1".into()));

@@ -212,6 +212,8 @@ pub struct OtlpSettings {
     pub max_queue_bytes: usize,
     /// Headers of all requests, one `name: value` on a line, for its owner alone; empty: none.
     pub headers_file: PathBuf,
+    /// Whether events are sent, as log records.
+    pub logs: bool,
 }
 
 impl Default for Discovery {
@@ -290,6 +292,7 @@ impl Default for OtlpSettings {
             timeout_seconds: 10.0,
             max_queue_bytes: 8 << 20,
             headers_file: PathBuf::new(),
+            logs: true,
         }
     }
 }

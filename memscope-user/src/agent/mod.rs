@@ -29,6 +29,8 @@ pub mod http;
 pub mod metrics;
 pub mod names;
 mod node;
+#[cfg(test)]
+mod notes;
 mod otlp;
 pub mod page;
 mod process;

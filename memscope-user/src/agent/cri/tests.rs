@@ -3,7 +3,6 @@
 use std::{
     convert::Infallible,
     future::{Future, ready},
-    sync::Arc,
 };
 
 use http_body_util::{BodyExt as _, Full, combinators::BoxBody};
@@ -21,7 +20,7 @@ use super::{
     messages::{Container, ContainerMetadata, Containers, Sandbox, SandboxMetadata, Sandboxes},
     *,
 };
-use crate::session::{Listener, Message};
+use crate::agent::notes::Notes;
 
 const POD: &str = "89f4f2cb511c3b0b7e5272cff5ec37bf89f4f2cb511c3b0b7e5272cff5ec37bf";
 const CONTAINER: &str = "9ec39b91f3d70e1beff50a308f77067065ea6be0d91a3378375056cd4422cf3d";
@@ -224,23 +223,13 @@ fn hostile_names_are_left_out() {
     assert_eq!(labels((0..100).map(|number| (number.to_string(), String::new())).collect()).len(), MAX_LABELS);
 }
 
-/// Messages of the agent.
-#[derive(Default)]
-struct Notes(std::sync::Mutex<Vec<String>>);
-
-impl Listener for Notes {
-    fn message(&self, message: &Message<'_>) {
-        self.0.lock().expect("whole").push(message.text.to_string());
-    }
-}
-
 /// An unknown container is put off until a question that began later has its answer; then it is known, or has no name. A failure counts as
 /// an answer, and is said once.
 #[test]
 fn unknown_containers_are_put_off() {
     with_runtime(|runtime, socket| async move {
-        let notes = Arc::new(Notes::default());
-        let directory = start(&socket, &Speaker::new(Arc::clone(&notes) as Arc<dyn Listener>)).expect("a task");
+        let (notes, speaker) = Notes::with_speaker();
+        let directory = start(&socket, &speaker).expect("a task");
         // The first question is under way.
         sleep(Duration::from_millis(1)).await;
         assert_eq!(directory.of(CONTAINER), Naming::Later);
@@ -261,7 +250,7 @@ fn unknown_containers_are_put_off() {
         assert_eq!(directory.of(POD), Naming::Unknown);
         runtime.0.borrow_mut().instead = None;
         sleep(REFRESH + PAUSE * 2).await;
-        let notes = notes.0.lock().expect("whole").clone();
+        let notes = notes.all();
         let [failed, again] = &notes[..] else { panic!("{notes:#?}") };
         assert!(
             failed.contains("no gRPC status: pods that it has not named have no labels until it answers"),

@@ -71,6 +71,7 @@ struct Open {
     origin: Origin,
     interval: Duration,
     sent: Option<Instant>,
+    has_logs: bool,
     suspects: Suspects,
     events: Vec<LogRecord>,
 }
@@ -92,7 +93,8 @@ pub(super) fn start(settings: &OtlpSettings, speaker: &Speaker) -> Result<(Feed,
     let connect = Reach::new(endpoint.server.clone(), &Tls::default())
         .map_err(|source| ConfigError::Value(format!("otlp.endpoint is `{}`: {source}", settings.endpoint)))?;
     let shared = Rc::new(Shared::new(settings.max_queue_bytes));
-    speaker.info(format_args!("numbers and events go to the OTLP receiver at {}", settings.endpoint));
+    let what = if settings.logs { "numbers and events go" } else { "numbers go" };
+    speaker.info(format_args!("{what} to the OTLP receiver at {}", settings.endpoint));
     let patience = Duration::from_secs_f64(settings.timeout_seconds);
     let (of_task, to_say) = (Rc::clone(&shared), speaker.clone());
     let task = tokio::task::spawn_local(async move {
@@ -104,6 +106,7 @@ pub(super) fn start(settings: &OtlpSettings, speaker: &Speaker) -> Result<(Feed,
         origin: Origin::of_this_machine(since_epoch_ns()),
         interval: Duration::from_secs_f64(settings.interval_seconds),
         sent: None,
+        has_logs: settings.logs,
         suspects: Suspects::default(),
         events: Vec::new(),
     }));
@@ -137,7 +140,7 @@ impl Feed {
 
     /// Looks for new suspects.
     pub(super) fn suspect(&mut self, account: &Account, targets: &BTreeMap<u32, Target>) {
-        let Some(open) = &mut self.0 else { return };
+        let Some(open) = self.0.as_mut().filter(|open| open.has_logs) else { return };
         let now_ns = since_epoch_ns();
         for suspect in open.suspects.new_ones(account, targets) {
             open.event(events::leak_suspect(&suspect, targets.get(&suspect.key.pid), now_ns));
@@ -169,6 +172,9 @@ impl Feed {
 
 impl Open {
     fn event(&mut self, record: LogRecord) {
+        if !self.has_logs {
+            return;
+        }
         if self.events.len() < MAX_EVENTS {
             self.events.push(record);
         } else {

@@ -26,12 +26,14 @@ impl Origin {
         Self::new(&host, &node, start_ns)
     }
 
-    /// In a pod the system's name is the pod's, so the node's name stands for the host where it is known.
+    /// In a pod the system's name is the pod's, so the node's name stands for the host where it is known. It is the instance, too: each node has one
+    /// agent, and Prometheus keeps no other attribute of the resource in each series (`job`, `instance`).
     pub(super) fn new(host: &str, node: &str, start_ns: u64) -> Self {
         let version = env!("CARGO_PKG_VERSION");
         let (host, node) = (clean(host), clean(node));
         let host = if node.is_empty() { host } else { node.clone() };
-        let names = [("host.name", host), ("k8s.node.name", node)].into_iter().filter(|(_, name)| !name.is_empty());
+        let names = [("service.instance.id", host.clone()), ("host.name", host), ("k8s.node.name", node)];
+        let names = names.into_iter().filter(|(_, name)| !name.is_empty());
         let fixed = [("service.name", "memscope-agent".to_owned()), ("service.version", version.to_owned())];
         let attributes = fixed.into_iter().chain(names).map(|(key, value)| KeyValue::text(key, value)).collect();
         Self {
@@ -62,9 +64,11 @@ mod tests {
         let version = format!("Some(Text({:?}))", env!("CARGO_PKG_VERSION"));
         let fixed = [("service.name", "Some(Text(\"memscope-agent\"))".to_owned()), ("service.version", version)];
         let mut expected = fixed.to_vec();
+        expected.push(("service.instance.id", "Some(Text(\"a3\"))".to_owned()));
         expected.push(("host.name", "Some(Text(\"a3\"))".to_owned()));
         assert_eq!(attributes(&Origin::new("a3\n", "", 0)), expected);
         let mut expected = fixed.to_vec();
+        expected.push(("service.instance.id", "Some(Text(\"node-7\"))".to_owned()));
         expected.push(("host.name", "Some(Text(\"node-7\"))".to_owned()));
         expected.push(("k8s.node.name", "Some(Text(\"node-7\"))".to_owned()));
         assert_eq!(attributes(&Origin::new("memscope-agent-x2k", "node-7", 0)), expected);

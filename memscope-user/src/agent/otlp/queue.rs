@@ -8,7 +8,7 @@ use hyper::body::Bytes;
 const OVERHEAD_BYTES: usize = 64;
 
 /// What a message has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Signal {
     Metrics,
     Logs,
@@ -20,6 +20,14 @@ impl Signal {
         match self {
             Self::Metrics => "/v1/metrics",
             Self::Logs => "/v1/logs",
+        }
+    }
+
+    /// In messages.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Metrics => "metrics",
+            Self::Logs => "logs",
         }
     }
 }

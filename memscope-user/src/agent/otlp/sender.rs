@@ -2,6 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     hash::{BuildHasher as _, RandomState},
     time::Duration,
 };
@@ -21,7 +22,7 @@ use super::{
     counts::{Counts, Outcome},
     endpoint::Endpoint,
     post::post,
-    queue::{Batch, Queue},
+    queue::{Batch, Queue, Signal},
 };
 use crate::{agent::wire::Connect, session::Speaker};
 
@@ -96,7 +97,7 @@ impl<C: Connect> Sender<'_, C> {
         let random = RandomState::new();
         let mut backoff = Backoff::default();
         let mut attempts: u64 = 0;
-        let mut said = None;
+        let mut said = BTreeMap::new();
         loop {
             let Some(batch) = self.take() else {
                 if self.shared.is_ending.get() {
@@ -108,7 +109,7 @@ impl<C: Connect> Sender<'_, C> {
             attempts += 1;
             let verdict = self.send(&batch).await;
             self.shared.counts.borrow_mut().request(verdict.result);
-            self.say(&verdict, &backoff, &mut said);
+            self.say(&verdict, batch.signal, &backoff, &mut said);
             match verdict.result {
                 Outcome::Ok | Outcome::Partial | Outcome::Refused => {
                     self.shared.queue.borrow_mut().done();
@@ -160,17 +161,22 @@ impl<C: Connect> Sender<'_, C> {
         Ok(request)
     }
 
-    /// The first failure of a row is a message, and its end. What a receiver does not want is one when it changes.
-    fn say(&self, verdict: &Verdict, before: &Backoff, said: &mut Option<String>) {
+    /// The first failure of a row is a message, and its end. What a receiver does not want is one when it changes. `said`: what is still the
+    /// case; many a receiver takes one signal alone.
+    fn say(&self, verdict: &Verdict, signal: Signal, before: &Backoff, said: &mut BTreeMap<Signal, String>) {
         let is_failure = matches!(verdict.result, Outcome::Later | Outcome::NoAnswer);
-        let authority = self.endpoint.server.authority.to_str().unwrap_or_default();
+        let (authority, name) = (self.endpoint.server.authority.to_str().unwrap_or_default(), signal.name());
         match &verdict.why {
-            Some(why) if *said != verdict.why && (before.is_calm() || !is_failure) => {
-                self.speaker.warn(format_args!("OTLP receiver {authority}: {why}"));
-                said.clone_from(&verdict.why);
+            Some(why) if said.get(&signal) != Some(why) && (before.is_calm() || !is_failure) => {
+                let hint = match (signal, verdict.result) {
+                    (Signal::Logs, Outcome::Refused) => "; with `logs = false` in [otlp] none are sent",
+                    _ => "",
+                };
+                self.speaker.warn(format_args!("OTLP receiver {authority}, {name}: {why}{hint}"));
+                said.insert(signal, why.clone());
             }
-            None if said.take().is_some() => {
-                self.speaker.info(format_args!("OTLP receiver {authority} takes data again"));
+            None if said.remove(&signal).is_some() => {
+                self.speaker.info(format_args!("OTLP receiver {authority} takes {name} again"));
             }
             _ => {}
         }

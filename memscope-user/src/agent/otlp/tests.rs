@@ -15,7 +15,11 @@ use super::{
     receiver::{Receiver, Reply},
     *,
 };
-use crate::agent::wire::ExchangeError;
+use crate::agent::{
+    budget::{Level, Reason},
+    notes::Notes,
+    wire::ExchangeError,
+};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longer than all that is waited for.
@@ -38,8 +42,12 @@ fn endpoint() -> Endpoint {
 
 /// A sender to this receiver, with room for this many bytes.
 fn sending(receiver: &Receiver, max_bytes: usize) -> Sending {
+    sending_by(receiver, max_bytes, Notes::with_speaker().1)
+}
+
+/// The same that says what happens.
+fn sending_by(receiver: &Receiver, max_bytes: usize, speaker: Speaker) -> Sending {
     let shared = Rc::new(Shared::new(max_bytes));
-    let speaker = Speaker::new(std::sync::Arc::new(()));
     let (of_task, connect, to_say) = (Rc::clone(&shared), receiver.clone(), speaker.clone());
     let headers = HeaderMap::from_iter([(hyper::header::AUTHORIZATION, "Bearer x".parse().expect("a value"))]);
     let task = tokio::task::spawn_local(async move {
@@ -139,6 +147,46 @@ fn refused_messages_are_dropped() {
         sleep(LONG).await;
         let requests = receiver.requests();
         assert_eq!((requests.len(), requests[1].at - start), (2, Duration::ZERO), "the next one does not wait");
+    });
+}
+
+/// A receiver that takes metrics alone is reported once, with what to do, while metrics arrive; each signal has its own end of it.
+#[test]
+fn messages_are_of_a_signal() {
+    run(true, async {
+        let (notes, speaker) = Notes::with_speaker();
+        let logs = |number| Batch { signal: Signal::Logs, ..batch(number) };
+        let (ok, refused) = (|| status(200, ""), || status(404, ""));
+        let replies = [refused(), ok(), refused(), status(413, ""), ok(), ok()];
+        let sending = sending_by(&Receiver::new(replies), 1 << 20, speaker);
+        for message in [logs(1), batch(2), logs(3), batch(4), logs(5), batch(6)] {
+            sending.shared.push(message);
+        }
+        sleep(LONG).await;
+        let expected = [
+            "OTLP receiver collector:4318, logs: it answers 404 Not Found; with `logs = false` in [otlp] none are sent",
+            "OTLP receiver collector:4318, metrics: it answers 413 Payload Too Large",
+            "OTLP receiver collector:4318 takes logs again",
+            "OTLP receiver collector:4318 takes metrics again",
+        ];
+        assert_eq!(notes.all(), expected);
+    });
+}
+
+/// Without logs, events are not kept for a page.
+#[test]
+fn events_are_left_out() {
+    run(true, async {
+        for logs in [true, false] {
+            let endpoint = "http://127.0.0.1:9".to_owned();
+            let settings = OtlpSettings { endpoint, logs, ..OtlpSettings::default() };
+            let (notes, speaker) = Notes::with_speaker();
+            let (mut feed, _sending) = start(&settings, &speaker).expect("a task");
+            feed.level_changed(Step { from: Level::All, to: Level::NoPython, reason: Reason::Cpu });
+            assert_eq!(feed.0.as_ref().map(|open| open.events.len()), Some(usize::from(logs)));
+            let what = if logs { "numbers and events go" } else { "numbers go" };
+            assert_eq!(notes.all(), [format!("{what} to the OTLP receiver at http://127.0.0.1:9")]);
+        }
     });
 }
 

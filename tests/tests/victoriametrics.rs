@@ -1,0 +1,144 @@
+//! Numbers of the node agent in a real receiver of OTLP, VictoriaMetrics. Needs what live tests need, and `MEMSCOPE_VICTORIAMETRICS`, the folder of
+//! its unpacked package: `./x victoriametrics` fetches it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use memscope_tests::checkers::page::Page;
+use memscope_tests::harness::agent::{Agent, own_name, waiting};
+use memscope_tests::harness::promql::Server;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+/// Instruments without a change when no process is left.
+const SETTLED: [&str; 8] = [
+    "memscope.allocations",
+    "memscope.frees",
+    "memscope.memory.allocated",
+    "memscope.memory.freed",
+    "memscope.allocation.failures",
+    "memscope.allocation.size",
+    "memscope.targets",
+    "memscope.bundles",
+];
+
+fn receiver() -> Server {
+    let package = std::env::var_os("MEMSCOPE_VICTORIAMETRICS").expect("set by `./x victoriametrics`");
+    let server = Server::start(&PathBuf::from(package).join("usr/bin/victoria-metrics"), |address, folder| {
+        vec![
+            format!("-httpListenAddr={address}"),
+            format!("-storageDataPath={}", folder.join("data").display()),
+            "-search.latencyOffset=0s".to_owned(),
+            "-loggerLevel=ERROR".to_owned(),
+        ]
+    });
+    server.wait_until_it_runs();
+    server
+}
+
+/// Name of each instrument, and the family of the page that it is made of: the table of the documentation.
+fn instruments() -> Vec<(String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/agent.md");
+    let text = fs::read_to_string(path).expect("readable");
+    let cells = text.lines().map(|line| line.split('|').map(|cell| cell.trim().trim_matches('`')).collect::<Vec<_>>());
+    let rows = cells
+        .filter(|cells| cells.len() == 6 && cells[1].starts_with("memscope.") && cells[2].starts_with("memscope_"));
+    rows.map(|cells| (cells[1].to_owned(), cells[2].to_owned())).collect()
+}
+
+/// Values of the series of one name, from the least to the greatest.
+fn received(server: &Server, name: &str) -> Vec<f64> {
+    sorted(server.query(&format!("{{__name__=\"{name}\"}}")).into_iter().map(|(_, value)| value))
+}
+
+fn on_page(page: &Page, name: &str) -> Vec<f64> {
+    sorted(page.samples.iter().filter(|((of, _), _)| of == name).map(|(_, value)| *value))
+}
+
+fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// A program that allocates until it is to end, with a request that fails.
+fn works(agent: &Agent, name: &str) -> Page {
+    let mut target = waiting(name, "pool", &["--serve", "--hold", "3", "--size", "1000000", "--leaks", "0"]);
+    let _ = agent.wait_for_processes(1);
+    fs::write(target.folder.path().join("go"), "\n").expect("it reads");
+    let _ = agent.wait_for_page("its calls", |page| {
+        page.count("memscope_allocations_total", &[("layer", "pool")]).is_some_and(|count| count > 100)
+    });
+    target.signal(Signal::SIGUSR1);
+    let _ = agent.wait_for_page("its failed request", |page| page.count("memscope_bundles_total", &[]) == Some(1));
+    target.signal(Signal::SIGTERM);
+    assert!(target.wait().success());
+    agent.wait_for_processes(0)
+}
+
+fn settings(server: &Server, further: &str) -> String {
+    format!("[otlp]\nendpoint = \"http://{}/opentelemetry\"\ninterval_seconds = 0.3\n{further}", server.address)
+}
+
+/// The receiver has each family of the page under the name of the documentation, with all its series; what does not change any more has the same
+/// values. It takes no logs: the one of the failed request is dropped and counted, and numbers go on.
+#[test]
+fn receiver_has_the_page() {
+    let (server, name) = (receiver(), own_name("otlp"));
+    let agent = Agent::start_in(&name, &settings(&server, ""), &[("NODE_NAME", "node-5")]);
+    let page = works(&agent, &name);
+    let counted = page.count("memscope_allocations_total", &[("layer", "pool")]).expect("a count");
+    let pool = "{__name__=\"memscope.allocations\",\"memscope.layer\"=\"pool\"}";
+    server.wait_for(&format!("{pool} == {counted}"), 1);
+    let page = agent.wait_for_page("a log that is refused", |page| {
+        page.count("memscope_agent_otlp_requests_total", &[("result", "refused")]) == Some(1)
+    });
+    assert_eq!(page.count("memscope_agent_otlp_dropped_total", &[]), Some(1));
+    let said = agent.end_saying();
+    let refused = format!("OTLP receiver {}, logs: it answers 400 Bad Request; with `logs = false`", server.address);
+    assert!(said.contains(&refused) && !said.contains(" again"), "{said}");
+
+    let mut labels = server.query(pool)[0].0.clone();
+    let version = labels.as_object_mut().expect("labels").remove("service.version");
+    assert!(version.is_some_and(|version| version.is_string()));
+    let expected: Value = json!({
+        "__name__": "memscope.allocations", "service.name": "memscope-agent", "service.instance.id": "node-5",
+        "host.name": "node-5", "k8s.node.name": "node-5", "hw.id": "0", "memscope.layer": "pool", "memscope.pool": "pta",
+    });
+    assert_eq!(labels, expected);
+
+    let (mut seen, mut settled) = (0, 0);
+    for (name, family) in instruments() {
+        for part in ["", "_bucket", "_sum", "_count"] {
+            let expected = on_page(&page, &format!("{family}{part}"));
+            let found = received(&server, &format!("{name}{part}"));
+            assert!(found.len() >= expected.len(), "{name}{part}: {found:?} {expected:?}");
+            seen += usize::from(!expected.is_empty());
+            if SETTLED.contains(&name.as_str()) && !expected.is_empty() {
+                assert_eq!(found, expected, "{name}{part}");
+                settled += 1;
+            }
+        }
+    }
+    // The histogram has three names.
+    assert!(seen > 25 && settled == SETTLED.len() + 2, "{seen} {settled}");
+}
+
+/// Without logs nothing is refused.
+#[test]
+fn numbers_alone() {
+    let (server, name) = (receiver(), own_name("nums"));
+    let agent = Agent::start_in(&name, &settings(&server, "logs = false\n"), &[]);
+    let page = works(&agent, &name);
+    let counted = page.count("memscope_allocations_total", &[("layer", "pool")]).expect("a count");
+    server.wait_for(&format!("{{__name__=\"memscope.allocations\",\"memscope.layer\"=\"pool\"}} == {counted}"), 1);
+    let page = agent.wait_for_page("requests", |page| {
+        page.count("memscope_agent_otlp_requests_total", &[("result", "ok")]).is_some_and(|count| count > 3)
+    });
+    for result in ["partial", "later", "refused", "no_answer"] {
+        assert_eq!(page.count("memscope_agent_otlp_requests_total", &[("result", result)]), Some(0), "{result}");
+    }
+    let said = agent.end_saying();
+    assert!(said.contains("Info: numbers go to the OTLP receiver at http://"), "{said}");
+    assert!(!said.contains("Warning: OTLP receiver"), "{said}");
+}
