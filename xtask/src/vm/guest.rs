@@ -29,8 +29,7 @@ pub(super) fn build(kernel: &Kernel, overlay: &Path, test_arguments: &[String]) 
     let arch = kernel.arch;
     sim::build_for_tests(arch)?;
     python::build(arch)?;
-    let tool = standalone::build(arch)?;
-    let live = build_tests(arch)?;
+    let [tool, live] = build_programs(arch)?;
     let userland = debian::userland(arch)?;
 
     let root = folder().join(format!("root-{}", kernel.name));
@@ -66,18 +65,31 @@ pub(super) fn folder() -> PathBuf {
     target().join("vm")
 }
 
-/// Optimized, which pays where processors are interpreted.
-fn build_tests(arch: &Arch) -> Result<PathBuf> {
-    let mut cargo = standalone::builder(arch, "test");
-    cargo.args(["--package", "memscope-tests", "--no-run", "--test", "live"]);
+/// The program and the live tests, optimized, which pays where processors are interpreted. In one build: alone, either has other features of what both
+/// need, and the library is compiled twice.
+fn build_programs(arch: &Arch) -> Result<[PathBuf; 2]> {
+    let mut cargo = standalone::builder(arch, "build");
+    cargo.args([
+        "--package",
+        "memscope-user",
+        "--bin",
+        "memscope-bpf",
+        "--package",
+        "memscope-tests",
+        "--test",
+        "live",
+    ]);
     let messages = output(cargo.args(["--message-format", "json-render-diagnostics"]))?;
-    executable(&messages, "live").context("cargo did not report the program of the live tests")
+    let program = |name, is_test| {
+        executable(&messages, name, is_test).with_context(|| format!("cargo did not report the program `{name}`"))
+    };
+    Ok([program("memscope-bpf", false)?, program("live", true)?])
 }
 
-/// The test binary of that name, from cargo's messages.
-fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+/// The program of that name, from cargo's messages.
+fn executable(messages: &str, name: &str, is_test: bool) -> Option<PathBuf> {
     messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()).find_map(|message| {
-        let ours = message["target"]["name"] == name && message["profile"]["test"] == true;
+        let ours = message["target"]["name"] == name && message["profile"]["test"] == is_test;
         if ours { message["executable"].as_str().map(PathBuf::from) } else { None }
     })
 }
@@ -185,7 +197,7 @@ mod tests {
 {"reason":"compiler-artifact","target":{"name":"memscope"},"profile":{"test":true},"executable":"/t/lib"}
 {"reason":"compiler-artifact","target":{"name":"live"},"profile":{"test":true},"executable":"/t/live-0"}
 "#;
-        assert_eq!(executable(messages, "live"), Some(PathBuf::from("/t/live-0")));
+        assert_eq!(executable(messages, "live", true), Some(PathBuf::from("/t/live-0")));
     }
 
     /// Make sure that what a user types reaches the tests as it is.
