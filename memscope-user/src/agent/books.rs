@@ -59,6 +59,8 @@ pub struct Account {
     pub stacks_fill: f64,
     /// Events, ever.
     pub events: u64,
+    /// Time of the newest event, nanoseconds since the Unix epoch: how far the trace has come.
+    pub newest_ns: u64,
 }
 
 impl Account {
@@ -81,6 +83,7 @@ pub struct Books {
     places: usize,
     refused_series: u64,
     events: u64,
+    newest_ns: u64,
     /// A stack of the run that places are of.
     stack: Option<Stack>,
 }
@@ -142,6 +145,7 @@ impl Books {
             self.begin_minute(minute_of(event));
         }
         self.events += 1;
+        self.newest_ns = self.newest_ns.max(event.time_ns);
         if let Some(known) = self.processes.get_mut(&event.pid) {
             known.events += 1;
         }
@@ -221,6 +225,7 @@ impl Books {
             refused_series: self.refused_series,
             stacks_fill: self.stack.map_or(0.0, Stack::fill_of_run),
             events: self.events,
+            newest_ns: self.newest_ns,
         };
         self.processes.retain(|_, known| !known.ended);
         let Self { processes, series, unstarted, places, .. } = self;

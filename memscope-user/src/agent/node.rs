@@ -14,7 +14,7 @@ use std::{
 
 use self::aside::{Aside, LEFT_OUT, LeftOut};
 use super::{
-    books::Account,
+    books::{Account, Known},
     budget::{Budget, Level, Reading, Reason, Step},
     bundles,
     config::Config,
@@ -84,10 +84,18 @@ struct Last {
     at: Option<Instant>,
     events: BTreeMap<u32, u64>,
     all_events: u64,
+    newest_ns: u64,
     lost: u64,
 }
 
 impl Last {
+    /// Seconds in which the events since then were made, at least those that have passed. A trace that was behind has those of a longer time.
+    fn seconds(&self, account: &Account, passed: Duration) -> f64 {
+        let before_ns = if self.newest_ns == 0 { account.newest_ns } else { self.newest_ns };
+        let covered = Duration::from_nanos(account.newest_ns.saturating_sub(before_ns));
+        passed.max(covered).as_secs_f64().max(1e-3)
+    }
+
     /// Processes with their events since then, the busiest first.
     fn busiest(&self, account: &Account) -> Vec<(u32, u64)> {
         let before = |pid: &u32| self.events.get(pid).copied().unwrap_or_default();
@@ -269,7 +277,13 @@ impl<S: Source> Node<S> {
     fn keep_to_budget(&mut self, account: &Account, now: Instant) {
         let spent = self.source.spent();
         let cores = self.meter.read(now, spent.programs);
-        let newest = Last { at: Some(now), events: events(account), all_events: account.events, lost: spent.lost };
+        let newest = Last {
+            at: Some(now),
+            events: events(account),
+            all_events: account.events,
+            newest_ns: account.newest_ns,
+            lost: spent.lost,
+        };
         let last = std::mem::replace(&mut self.last, newest);
         let Some(before) = last.at else { return };
         let reading = Reading {
@@ -279,9 +293,9 @@ impl<S: Source> Node<S> {
             lost: spent.lost.saturating_sub(last.lost),
         };
         let mut busy = last.busiest(account);
-        let seconds = now.duration_since(before).as_secs_f64().max(1e-3);
+        let seconds = last.seconds(account, now.duration_since(before));
         let most = (self.config.budget.events_per_process as f64 * seconds) as u64;
-        busy.retain(|(pid, _)| !self.aside.is_settling(*pid));
+        busy.retain(|(pid, _)| self.aside.is_judged(*pid));
         for (pid, count) in busy.iter().filter(|(_, count)| *count > most) {
             let rate = *count as f64 / seconds;
             let what = match self.quieten(*pid, account, now) {
@@ -368,7 +382,8 @@ impl<S: Source> Node<S> {
             let labels = label.map(|(name, value)| (name, value.to_owned())).into_iter().collect();
             Sample::whole(family, labels, number)
         };
-        let traced = account.processes.values().filter(|known| !known.ended).count() as u64;
+        let is_whole = |(pid, known): &(&u32, &Known)| !known.ended && !self.aside.contains(**pid);
+        let traced = account.processes.iter().filter(is_whole).count() as u64;
         let [reduced, left_out] = [LeftOut::Pools, LeftOut::All].map(|what| self.aside.count(what));
         let mut samples = vec![
             whole("memscope_events", None, account.events),
@@ -380,7 +395,7 @@ impl<S: Source> Node<S> {
                 account.places as f64 / Account::MAX_PLACES as f64,
             ),
             Sample::real("memscope_map_fill_ratio", vec![("map", "stacks".to_owned())], account.stacks_fill),
-            whole("memscope_targets", Some(("state", "traced")), traced.saturating_sub(reduced)),
+            whole("memscope_targets", Some(("state", "traced")), traced),
             whole("memscope_targets", Some(("state", "reduced")), reduced),
             whole("memscope_targets", Some(("state", "excluded")), self.excluded.len() as u64),
             whole("memscope_targets", Some(("state", "left_out")), left_out),

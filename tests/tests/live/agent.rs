@@ -79,7 +79,7 @@ fn flooding_process_keeps_the_driver() {
     let known = ["hal", "pta"].map(|pool| count(&page, allocations, pool));
     let page = agent.wait_for_page("further calls", |page| count(page, allocations, "hal") > known[0] + 100);
     assert_eq!(count(&page, allocations, "pta"), known[1]);
-    assert_eq!([state(&page, "traced"), state(&page, "left_out")], [Some(0), Some(0)]);
+    assert_eq!([state(&page, "traced"), state(&page, "left_out")], [Some(0), Some(0)], "{}", agent.said());
     target.signal(Signal::SIGUSR1);
     agent.wait_for("ran out of memory");
     let files: Vec<_> = fs::read_dir(agent.folder.path().join("bundles")).expect("bundles").flatten().collect();
@@ -87,7 +87,7 @@ fn flooding_process_keeps_the_driver() {
     let pools: Vec<&str> =
         bundle["pools"].as_array().expect("pools").iter().filter_map(|pool| pool["pool"].as_str()).collect();
     assert_eq!((files.len(), &bundle["pid"], pools), (1, &pid.into(), vec!["HAL"]), "{bundle:#}");
-    assert_eq!(bundle["not_looked_for"], "its pools are not traced");
+    assert_eq!(bundle["not_looked_for"], "its pools are not traced", "{}", agent.said());
     target.signal(Signal::SIGTERM);
     assert!(target.wait().success());
     let page = agent.wait_for_processes(0);

@@ -75,9 +75,9 @@ impl Aside {
         self.processes.values().filter(|process| process.what == what).count() as u64
     }
 
-    /// Whether the events of a process are not those of what is left of it yet.
-    pub(super) fn is_settling(&self, pid: u32) -> bool {
-        self.processes.get(&pid).is_some_and(|process| !process.is_settled)
+    /// Whether the events of a process say what it goes on to make: not when it is left out, nor as long as they are of before it lost its pools.
+    pub(super) fn is_judged(&self, pid: u32) -> bool {
+        self.processes.get(&pid).is_none_or(|process| process.what == LeftOut::Pools && process.is_settled)
     }
 
     /// A page of this account is made.
@@ -218,8 +218,8 @@ impl<S: Source> Node<S> {
 
     fn put_aside(&mut self, pid: u32, what: LeftOut, reductions: u64, now: Instant) {
         let target = self.targets.get(&pid).cloned().unwrap_or_default();
-        let (is_settled, minute) = (what == LeftOut::All, self.minute as u32);
-        let process = Process { what, since: now, target, reductions, is_settled, minute };
+        let minute = self.minute as u32;
+        let process = Process { what, since: now, target, reductions, is_settled: false, minute };
         self.aside.processes.insert(pid, process);
     }
 

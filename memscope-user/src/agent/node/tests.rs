@@ -184,7 +184,7 @@ fn flooding_process_is_left_out_alone() {
     let node = flooded_without_pools([own, parent], Instant::now());
     assert_eq!((node.source.reduced.take(), node.source.left.take()), (vec![own], vec![own]));
     assert!(node.source.levels.borrow().is_empty());
-    assert_eq!(targets(&node)[1..], [Some(0), Some(1), Some(0)]);
+    assert_eq!(targets(&node), [Some(1), Some(0), Some(1), Some(0)]);
     let start = Instant::now();
     let mut node = flooded([own, parent], start);
     for seconds in [20, 30, 40, 50] {
@@ -196,6 +196,30 @@ fn flooding_process_is_left_out_alone() {
     events(&node, &[(own, 10_001)]);
     node.page(start + SECOND * 60);
     assert_eq!(*node.source.left.borrow(), [own]);
+}
+
+/// A trace that was behind and catches up has the events of a minute in ten seconds: they are no flood. One that is left out is so once, whatever
+/// is still on its way.
+#[test]
+fn flood_is_of_the_time_of_its_events() {
+    let [own, parent] = living();
+    let start = Instant::now();
+    let minute_ns = 60_000_000_000;
+    let page = |node: &mut Node<Said>, seconds, newest_ns, count| {
+        node.source.account.borrow_mut().newest_ns = newest_ns;
+        events(node, &[(own, count)]);
+        node.page(start + SECOND * seconds);
+    };
+    let mut node = flooded([own, parent], start);
+    node.source.account.borrow_mut().processes.entry(own).or_default().reductions = 1;
+    page(&mut node, 20, minute_ns, 10_001);
+    page(&mut node, 30, minute_ns * 2, 60_000);
+    assert!(node.source.left.borrow().is_empty(), "a thousand events in each of 60 s");
+    page(&mut node, 40, minute_ns * 3, 60_001);
+    assert_eq!(*node.source.left.borrow(), [own]);
+    page(&mut node, 50, minute_ns * 3, 60_001);
+    assert_eq!(*node.source.left.borrow(), [own]);
+    assert_eq!(targets(&node), [Some(1), Some(0), Some(1), Some(0)]);
 }
 
 /// The pool of a process that is traced without it is on the page by what was read, beside what is traced of it; what it held at a failed
