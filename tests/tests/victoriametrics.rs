@@ -1,4 +1,4 @@
-//! Numbers of the node agent in a real receiver of OTLP, VictoriaMetrics. Needs what live tests need, and `MEMSCOPE_VICTORIAMETRICS`, the folder of
+//! Numbers of the node agent in a real receiver of OTLP, `VictoriaMetrics`. Needs what live tests need, and `MEMSCOPE_VICTORIAMETRICS`, the folder of
 //! its unpacked package: `./x victoriametrics` fetches it.
 
 use std::fs;
