@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use memscope_tests::harness::agent::{Agent, own_name, waiting};
+use memscope_tests::harness::agent::{Agent, own_name};
 use memscope_tests::harness::promql::Server;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -80,12 +80,7 @@ fn rules_hold_their_tests() {
 fn dashboard_has_its_samples() {
     let name = own_name("prom");
     let agent = Agent::start(&name);
-    let mut target = waiting(&name, "pool", &["--serve", "--hold", "3", "--size", "1000000", "--leaks", "0"]);
-    let _ = agent.wait_for_processes(1);
-    fs::write(target.folder.path().join("go"), "\n").expect("it reads");
-    let _ = agent.wait_for_page("its calls", |page| {
-        page.count("memscope_allocations_total", &[("layer", "pool")]).is_some_and(|count| count > 100)
-    });
+    let mut target = agent.target_at_work(&name);
     let server = prometheus(&agent.address());
     server.wait_for("count_over_time(memscope_allocations_total{layer=\"pool\"}[1m]) > 3", 1);
     let up = server.query("up{job=\"memscope\"}");

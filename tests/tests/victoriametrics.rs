@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use memscope_tests::checkers::page::Page;
-use memscope_tests::harness::agent::{Agent, own_name, waiting};
+use memscope_tests::harness::agent::{Agent, own_name};
 use memscope_tests::harness::promql::Server;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -63,12 +63,7 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
 
 /// A program that allocates until it is to end, with a request that fails. Gives the page while it does, and the one behind its end.
 fn works(agent: &Agent, name: &str) -> [Page; 2] {
-    let mut target = waiting(name, "pool", &["--serve", "--hold", "3", "--size", "1000000", "--leaks", "0"]);
-    let _ = agent.wait_for_processes(1);
-    fs::write(target.folder.path().join("go"), "\n").expect("it reads");
-    let _ = agent.wait_for_page("its calls", |page| {
-        page.count("memscope_allocations_total", &[("layer", "pool")]).is_some_and(|count| count > 100)
-    });
+    let mut target = agent.target_at_work(name);
     target.signal(Signal::SIGUSR1);
     let working =
         agent.wait_for_page("its failed request", |page| page.count("memscope_bundles_total", &[]) == Some(1));

@@ -137,6 +137,18 @@ impl Agent {
         self.wait_for_page("processes", traced)
     }
 
+    /// A program of this name that allocates and frees until SIGTERM, when it has a hundred allocations from its pool.
+    #[must_use]
+    pub fn target_at_work(&self, name: &str) -> Target {
+        let target = waiting(name, "pool", &["--serve", "--hold", "3", "--size", "1000000", "--leaks", "0"]);
+        let _ = self.wait_for_processes(1);
+        fs::write(target.folder.path().join("go"), "\n").expect("it reads");
+        let _ = self.wait_for_page("its calls", |page| {
+            page.count("memscope_allocations_total", &[("layer", "pool")]).is_some_and(|count| count > 100)
+        });
+        target
+    }
+
     /// Asks it.
     #[must_use]
     pub fn ask(&self, arguments: &[&str]) -> Output {
