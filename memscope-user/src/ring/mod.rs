@@ -4,6 +4,7 @@
 mod reader;
 mod source;
 mod text_fixup;
+mod watermark;
 
 pub use reader::{Batch, Command, FirstNotes, Notes, OnHeld, OnRecord, Reader, Spent, Urgent};
 pub use source::Source;

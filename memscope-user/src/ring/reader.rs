@@ -1,6 +1,7 @@
 //! The thread that drains the transport.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         mpsc::{self, Receiver, SyncSender, TryRecvError},
@@ -17,8 +18,9 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
-    source::{Calls, Source},
+    source::{Calls, Source, Taken},
     text_fixup::{text_of_process, with_text},
+    watermark::Watermark,
 };
 use crate::{
     crew::{Crew, Post},
@@ -30,9 +32,9 @@ const BATCH_BYTES: usize = 256 << 10;
 /// Batches that may wait for the pipeline; then the reader waits, the ring fills and losses are counted. The
 /// traced program never waits.
 const BATCHES: usize = 256;
-/// A record's time is taken before it is placed into the transport. No kernel code of that kind comes in between, but a
-/// virtual processor can lose its turn on a busy host: 20 ms were not enough there.
-const SLACK_NS: u64 = 100_000_000;
+/// Most bytes of a round. A tracer that is behind goes on at once with the next, so that its watermark and its sign of life
+/// are not those of a whole ring ago.
+const ROUND_BYTES: usize = 4 << 20;
 /// Shortest pause between two rounds.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 /// Longest one. Each round wakes several threads, which at a thousand events a second is most of the work.
@@ -109,11 +111,9 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Starts draining. `ring_bytes` is the transport's size; `prompt`: what follows from a record is
-    /// urgent, so even few of them are taken soon.
+    /// Starts draining. `prompt`: what follows from a record is urgent, so even few of them are taken soon.
     pub fn start(
         source: Source,
-        ring_bytes: usize,
         prompt: bool,
         urgent: UnboundedSender<Urgent>,
         on_held: OnHeld,
@@ -128,8 +128,8 @@ impl Reader {
         let (first, first_notes) = mpsc::channel();
         let (spent, spare) = mpsc::sync_channel(SPARE_BUFFERS);
         let calls = source.calls(&waker)?;
-        let out = Out { batches, first: first_notes, spare, batch: Vec::new() };
-        let mut drain = Drain { source, calls, ring_bytes, prompt, urgent, on_held, on_record, out };
+        let mut drain =
+            Drain { source, calls, prompt, urgent, on_held, on_record, out: Out::new(batches, first_notes, spare) };
         let thread = crew.spawn("memscope-ring", move |post| drain.run(&receiver, &waker, post))?;
         Ok((Self { commands, first, wake, spent: Spent(spent), thread }, output))
     }
@@ -196,7 +196,6 @@ impl Notes {
 struct Drain {
     source: Source,
     calls: Calls,
-    ring_bytes: usize,
     prompt: bool,
     urgent: UnboundedSender<Urgent>,
     on_held: OnHeld,
@@ -210,55 +209,60 @@ struct Out {
     first: Receiver<Vec<u8>>,
     spare: Receiver<Vec<u8>>,
     batch: Vec<u8>,
+    watermark: Watermark,
+    /// Those that wait for the records that were in the transport when they came, each with this time.
+    notes: VecDeque<(u64, Vec<u8>)>,
 }
 
 impl Drain {
     fn run(&mut self, commands: &Receiver<Command>, waker: &EventFd, post: &mut Post) {
         let (mut before, mut active) = (Instant::now(), Instant::now());
+        let mut finish = false;
         loop {
             let _ = waker.read();
             (self.on_held)(None);
-            let (notes, finish) = collect(commands);
-            let watermark_ns = monotonic_ns().saturating_sub(SLACK_NS);
+            let (notes, last) = collect(commands);
+            finish |= last;
+            self.out.begin(monotonic_ns(), notes);
             let now = Instant::now();
             let since = now.duration_since(before);
             before = now;
-            // All records that were in the transport when the commands came are taken once its whole size has been
-            // read.
-            let taken = self.drain(self.ring_bytes);
-            if taken > 0 {
+            let taken = self.drain();
+            let had_notes = self.out.put_notes(taken.all);
+            if taken.bytes > 0 {
                 post.round();
             }
-            if taken > 0 || !notes.is_empty() {
+            if taken.bytes > 0 || had_notes {
                 active = now;
             }
-            for note in notes {
-                self.out.batch.extend_from_slice(&note);
-            }
-            if finish {
-                while self.drain(self.ring_bytes) > 0 {}
-            }
-            if now.duration_since(active) < AFTERGLOW || finish {
-                let handed_on = self.out.hand_on(if finish { u64::MAX } else { watermark_ns });
-                if handed_on.is_err() || finish {
+            let finished = finish && taken.bytes == 0;
+            if now.duration_since(active) < AFTERGLOW || finished {
+                let watermark_ns = self.out.watermark.after(taken.all);
+                if self.out.hand_on(if finished { u64::MAX } else { watermark_ns }).is_err() || finished {
                     return;
                 }
             }
-            if taken < BATCH_BYTES / 8 {
+            if taken.bytes < BATCH_BYTES / 8 {
                 self.out.give_back();
             }
-            self.calls.wait(if self.prompt { SHORTEST_PAUSE } else { pause(taken, since) });
+            if taken.all && !finish {
+                self.calls.wait(if self.prompt { SHORTEST_PAUSE } else { pause(taken.bytes, since) });
+            }
         }
     }
 
-    fn drain(&mut self, limit: usize) -> usize {
+    fn drain(&mut self) -> Taken {
         let Self { source, urgent, on_held, on_record, out, .. } = self;
-        source.drain(limit, |record| {
+        let keeps_order = source.keeps_order();
+        source.drain(ROUND_BYTES, |record| {
             if let Some(report) = urgency(record) {
                 if report.held.is_some() {
                     on_held(report.held);
                 }
                 let _ = urgent.send(report);
+            }
+            if keeps_order {
+                out.watermark.see(u64_at(record, std::mem::offset_of!(Header, time_ns)));
             }
             let record = trim(record);
             let fixed = with_text(record, text_of_process);
@@ -272,10 +276,33 @@ impl Drain {
 }
 
 impl Out {
+    fn new(batches: SyncSender<Batch>, first: Receiver<Vec<u8>>, spare: Receiver<Vec<u8>>) -> Self {
+        let (watermark, notes) = (Watermark::default(), VecDeque::new());
+        Self { batches, first, spare, batch: Vec::new(), watermark, notes }
+    }
+
+    /// A round begins, with the notes that have come.
+    fn begin(&mut self, now_ns: u64, notes: Vec<Vec<u8>>) {
+        self.watermark.round(now_ns);
+        self.notes.extend(notes.into_iter().map(|note| (now_ns, note)));
+        self.watermark.notes(!self.notes.is_empty());
+    }
+
+    /// Puts the notes with no older record left in the transport; returns whether there were any.
+    fn put_notes(&mut self, all_taken: bool) -> bool {
+        let waited = self.notes.len();
+        while let Some((_, note)) = self.notes.pop_front_if(|(came_ns, _)| all_taken || self.watermark.passed(*came_ns))
+        {
+            self.batch.extend_from_slice(&note);
+        }
+        self.watermark.notes(!self.notes.is_empty());
+        self.notes.len() < waited
+    }
+
     fn put(&mut self, record: &[u8]) {
         self.batch.extend_from_slice(record);
         if self.batch.len() >= BATCH_BYTES {
-            let _ = self.hand_on(0);
+            let _ = self.hand_on(self.watermark.after(false));
         }
     }
 
@@ -409,7 +436,7 @@ mod tests {
         let spent = Spent(spent);
         let (batches, output) = mpsc::sync_channel(BATCHES);
         let (_first, first) = mpsc::channel();
-        let mut out = Out { batches, first, spare, batch: Vec::new() };
+        let mut out = Out::new(batches, first, spare);
         spent.give(Vec::with_capacity(8 * BATCH_BYTES));
         spent.give(vec![9; 1000]);
         out.put(&[1, 2]);
@@ -421,6 +448,35 @@ mod tests {
         spent.give(vec![9; 1000]);
         out.give_back();
         assert_eq!((out.spare.try_recv().is_err(), out.batch.capacity()), (true, 0));
+    }
+
+    /// A note comes behind the records that were there, though more come all the time, and none leaves before it that is
+    /// younger.
+    #[test]
+    fn notes_come_behind_what_waits() {
+        let (batches, output) = mpsc::sync_channel(BATCHES);
+        let (_first, first) = mpsc::channel();
+        let (_spent, spare) = mpsc::sync_channel(SPARE_BUFFERS);
+        let mut out = Out::new(batches, first, spare);
+        let second = 1_000_000_000;
+        out.begin(5 * second, Vec::new());
+        out.begin(6 * second, vec![b"note".to_vec()]);
+        let take = |out: &mut Out, time_ns| {
+            out.watermark.see(time_ns);
+            out.put(b"record ");
+            assert_eq!(out.hand_on(out.watermark.after(false)), Ok(()));
+            let noted = out.put_notes(false);
+            let batch = output.try_recv().expect("handed on");
+            (noted, String::from_utf8(batch.bytes).expect("text"), batch.watermark_ns)
+        };
+        let slack_ns = 100_000_000;
+        assert_eq!(take(&mut out, 4 * second), (false, "record ".into(), 4 * second - slack_ns));
+        // As old as the note: another one may be.
+        assert_eq!(take(&mut out, 6 * second), (false, "record ".into(), 5 * second - slack_ns));
+        assert_eq!(take(&mut out, 6 * second + 1), (true, "record ".into(), 5 * second - slack_ns));
+        assert_eq!(take(&mut out, 6 * second + 2), (false, "noterecord ".into(), 6 * second - slack_ns));
+        out.begin(7 * second, vec![b"last".to_vec()]);
+        assert_eq!((out.put_notes(true), out.batch.as_slice()), (true, b"last".as_slice()));
     }
 
     /// A batch is 256 KiB: at 10 MB/s that takes 26 ms, at 1 MB/s a quarter of a second.

@@ -19,17 +19,32 @@ pub enum Source {
     Perf(Vec<PerfEventArrayBuffer>),
 }
 
+/// What a drain took.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// Size of the records.
+    pub bytes: usize,
+    /// No record waits that was there when the drain began.
+    pub all: bool,
+}
+
 impl Source {
-    /// Hands out every record that waits, at most about `limit` bytes. Returns the bytes.
-    pub fn drain(&mut self, limit: usize, mut take: impl FnMut(&[u8])) -> usize {
+    /// Records come in the order in which they were placed.
+    pub(super) const fn keeps_order(&self) -> bool {
+        matches!(self, Self::Ring(_))
+    }
+
+    /// Hands out every record that waits, of a ring at most about `limit` bytes.
+    pub fn drain(&mut self, limit: usize, mut take: impl FnMut(&[u8])) -> Taken {
         let mut bytes = 0;
         match self {
             Self::Ring(ring) => {
                 while bytes < limit {
-                    let Some(record) = ring.next() else { break };
+                    let Some(record) = ring.next() else { return Taken { bytes, all: true } };
                     bytes += record.len();
                     take(&record);
                 }
+                return Taken { bytes, all: false };
             }
             Self::Perf(buffers) => {
                 let mut joined = Vec::new();
@@ -50,7 +65,7 @@ impl Source {
                 }
             }
         }
-        bytes
+        Taken { bytes, all: true }
     }
 
     /// Waits for wake-ups by the kernel side, and by `other`.

@@ -252,8 +252,7 @@ fn start_reader(
         None => waits.live(),
     });
     let on_record = tap.map(|tap| Box::new(move |record: &[u8]| tap.take(record)) as OnRecord);
-    let ring_bytes = options.ring_bytes as usize;
-    let reader = Reader::start(source, ring_bytes, prompt, urgent, on_held, on_record, crew);
+    let reader = Reader::start(source, prompt, urgent, on_held, on_record, crew);
     reader.map_err(TraceError::system("cannot start the thread for records"))
 }
 
