@@ -2,9 +2,12 @@
 //!
 //! The format is written down in `docs/capture-format.md` and in [`mod@format`].
 
+mod chunks;
 pub mod format;
 mod note;
 mod reader;
+#[cfg(feature = "trace")]
+mod tail;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -14,9 +17,12 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+pub use chunks::Ending;
 pub use format::{CaptureHeader, Collected};
 pub use note::{Function, LookBlock, LookMoment, LookPlace, LossCount, Note, Symbol, note_record};
-pub use reader::{Ending, Reader};
+pub use reader::Reader;
+#[cfg(feature = "trace")]
+pub use tail::Tail;
 pub use writer::{Writer, WriterOptions};
 
 /// A capture could not be written or opened.

@@ -1,71 +1,19 @@
 //! Reads a capture: all good chunks, then the way it ends. The file may contain any bytes.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
-use std::path::{Path, PathBuf};
-
-use lz4_flex::block::decompress_into;
+use std::io::{BufReader, Read};
+use std::path::Path;
 
 use super::CaptureError;
-use super::format::{
-    CHUNK_HEADER, CaptureHeader, ChunkHeader, Codec, MAGIC, MAX_HEADER, MAX_RAW, MAX_STORED, PREAMBLE, VERSION,
-};
+use super::chunks::{Chunks, Ending, io_error, read_up_to};
+use super::format::{CaptureHeader, MAGIC, MAX_HEADER, PREAMBLE, VERSION};
 use crate::regular;
-
-/// Zeros that are read before they count as an empty tail, which may be of any length.
-const MAX_ZEROS: usize = 16 << 20;
-
-/// How the chunks of a capture end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// After a whole chunk.
-    Complete {
-        /// Chunks read.
-        good_chunks: u64,
-    },
-    /// Within a chunk: the tracer was killed, or the disk was full. Earlier chunks are good.
-    Truncated {
-        /// Where the torn chunk starts.
-        at_offset: u64,
-        /// Chunks read.
-        good_chunks: u64,
-    },
-    /// A chunk in the middle is damaged. Earlier chunks are good; later ones cannot be found.
-    Corrupt {
-        /// Where the damaged chunk starts.
-        at_offset: u64,
-        /// Chunks read.
-        good_chunks: u64,
-        /// The damage.
-        what: &'static str,
-    },
-}
-
-/// Why a chunk is not there.
-enum Stop {
-    End,
-    Torn,
-    Bad(&'static str),
-    Io(io::Error),
-}
-
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
 
 /// Reads a capture.
 #[derive(Debug)]
 pub struct Reader<R> {
-    path: PathBuf,
-    input: R,
     header: CaptureHeader,
-    offset: u64,
-    good_chunks: u64,
-    ending: Option<Ending>,
-    stored: Vec<u8>,
-    raw: Vec<u8>,
+    chunks: Chunks<R>,
 }
 
 impl Reader<BufReader<File>> {
@@ -79,11 +27,8 @@ impl Reader<BufReader<File>> {
 impl<R: Read> Reader<R> {
     /// Reads the header; `path` is for messages.
     pub fn new(mut input: R, path: &Path) -> Result<Self, CaptureError> {
-        let header = read_header(&mut input, path)?;
-        let (header, len) = header;
-        let (stored, raw) = (vec![0; MAX_STORED], vec![0; MAX_RAW]);
-        let offset = (PREAMBLE + len) as u64;
-        Ok(Self { path: path.to_owned(), input, header, offset, good_chunks: 0, ending: None, stored, raw })
+        let (header, len) = read_header(&mut input, path)?;
+        Ok(Self { header, chunks: Chunks::new(input, path, (PREAMBLE + len) as u64) })
     }
 
     /// The capture's header.
@@ -95,12 +40,12 @@ impl<R: Read> Reader<R> {
     /// The way the capture ends; `None` until all chunks are read.
     #[must_use]
     pub const fn ending(&self) -> Option<Ending> {
-        self.ending
+        self.chunks.ending
     }
 
     /// Bytes of the file that were used.
     pub const fn offset(&self) -> u64 {
-        self.offset
+        self.chunks.offset
     }
 
     /// Records of the next chunk; `None` after the last good one: [`ending`](Self::ending) then has the reason.
@@ -109,82 +54,8 @@ impl<R: Read> Reader<R> {
     ///
     /// Only when the file cannot be read; damage is an [`Ending`].
     pub fn next_chunk(&mut self) -> Result<Option<&[u8]>, CaptureError> {
-        if self.ending.is_some() {
-            return Ok(None);
-        }
-        let (at_offset, good_chunks) = (self.offset, self.good_chunks);
-        self.ending = Some(match self.read_chunk() {
-            Ok(len) => return Ok(self.raw.get(..len)),
-            Err(Stop::Io(source)) => return Err(io_error(&self.path, source)),
-            Err(Stop::End) => Ending::Complete { good_chunks },
-            Err(Stop::Torn) => Ending::Truncated { at_offset, good_chunks },
-            Err(Stop::Bad(what)) => Ending::Corrupt { at_offset, good_chunks, what },
-        });
-        Ok(None)
+        self.chunks.next_chunk()
     }
-
-    fn read_chunk(&mut self) -> Result<usize, Stop> {
-        let mut bytes = [0; CHUNK_HEADER];
-        match read_up_to(&mut self.input, &mut bytes)? {
-            0 => return Err(Stop::End),
-            CHUNK_HEADER => {}
-            _ => return Err(Stop::Torn),
-        }
-        let header = ChunkHeader::from_bytes(bytes);
-        let (stored_len, raw_len) = (header.stored_len as usize, header.raw_len as usize);
-        if bytes == [0; CHUNK_HEADER] {
-            return Err(self.zero_tail()?);
-        }
-        if raw_len > MAX_RAW || stored_len > MAX_STORED || raw_len == 0 {
-            return Err(Stop::Bad("impossible length"));
-        }
-        let (stored, raw) = (&mut self.stored[..stored_len], &mut self.raw[..raw_len]);
-        if read_up_to(&mut self.input, stored)? < stored_len {
-            return Err(Stop::Torn);
-        }
-        if header.checksum(stored) != header.crc {
-            return Err(self.damaged()?);
-        }
-        unpack(header.codec, stored, raw)?;
-        self.offset += (CHUNK_HEADER + stored_len) as u64;
-        self.good_chunks += 1;
-        Ok(raw_len)
-    }
-
-    /// A crash of the whole machine may leave a file with a tail of zeros.
-    fn zero_tail(&mut self) -> Result<Stop, Stop> {
-        let mut bytes = [0; 4096];
-        for _ in 0..MAX_ZEROS / bytes.len() {
-            match read_up_to(&mut self.input, &mut bytes)? {
-                0 => break,
-                len if bytes[..len].iter().any(|byte| *byte != 0) => {
-                    return Ok(Stop::Bad("chunk of zeros"));
-                }
-                _ => {}
-            }
-        }
-        Ok(Stop::Torn)
-    }
-
-    /// A last chunk with a wrong checksum was not written to its end; one in the middle was damaged later.
-    fn damaged(&mut self) -> Result<Stop, Stop> {
-        match read_up_to(&mut self.input, &mut [0])? {
-            0 => Ok(Stop::Torn),
-            _ => Ok(Stop::Bad("wrong checksum")),
-        }
-    }
-}
-
-fn unpack(codec: u8, stored: &[u8], raw: &mut [u8]) -> Result<(), Stop> {
-    const PLAIN: u8 = Codec::Plain as u8;
-    const LZ4: u8 = Codec::Lz4 as u8;
-    match codec {
-        PLAIN if stored.len() == raw.len() => raw.copy_from_slice(stored),
-        LZ4 if decompress_into(stored, raw).is_ok_and(|len| len == raw.len()) => {}
-        PLAIN | LZ4 => return Err(Stop::Bad("wrong length")),
-        _ => return Err(Stop::Bad("unknown codec")),
-    }
-    Ok(())
 }
 
 fn read_header(input: &mut impl Read, path: &Path) -> Result<(CaptureHeader, usize), CaptureError> {
@@ -217,22 +88,4 @@ fn read_header(input: &mut impl Read, path: &Path) -> Result<(CaptureHeader, usi
     }
     let header = serde_json::from_slice(&json).map_err(|error| damaged(&error.to_string()))?;
     Ok((header, len))
-}
-
-/// Reads until `buffer` is full or the input ends; returns the number of bytes.
-fn read_up_to(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut have = 0;
-    while let Some(room) = buffer.get_mut(have..).filter(|room| !room.is_empty()) {
-        match input.read(room) {
-            Ok(0) => break,
-            Ok(len) => have += len,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(have)
-}
-
-fn io_error(path: &Path, source: io::Error) -> CaptureError {
-    CaptureError::Io { action: "read", path: path.to_owned(), source }
 }

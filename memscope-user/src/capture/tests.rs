@@ -49,6 +49,32 @@ fn round_trip() {
     assert_eq!(ending, Ending::Complete { good_chunks: 2 });
 }
 
+/// What is written is read back while more is written, from where one began to; what is not on the disk yet is not.
+#[cfg(feature = "trace")]
+#[test]
+fn tail() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("x.capture");
+    let mut writer = Writer::create(&path, &header(), WriterOptions::default()).expect("created");
+    let parts = [variety(), main(1).free(1), main(2).free(2), main(3).free(3)];
+    writer.append(&parts[0]).expect("appended");
+    let mut tail = writer.tail().expect("read back");
+    let mut next = |writer: &Writer| tail.next_chunk(writer.written_bytes()).map(|chunk| chunk.map(<[u8]>::to_vec));
+    assert_eq!(next(&writer).expect("read"), None);
+    writer.append(&parts[1]).expect("appended");
+    assert_eq!((next(&writer).expect("read"), writer.unwritten()), (None, parts[1].as_slice()));
+    writer.flush().expect("flushed");
+    writer.append(&parts[2]).and_then(|()| writer.flush()).expect("written");
+    assert_eq!(next(&writer).expect("read").as_ref(), Some(&parts[1]));
+    assert_eq!(next(&writer).expect("read").as_ref(), Some(&parts[2]));
+    assert_eq!(next(&writer).expect("read"), None);
+    // Another program cuts the file off.
+    writer.append(&parts[3]).and_then(|()| writer.flush()).expect("written");
+    fs::OpenOptions::new().write(true).open(&path).expect("opened").set_len(100).expect("cut");
+    let error = next(&writer).expect_err("it is not there");
+    assert!(error.to_string().contains("cannot read"), "{error}");
+}
+
 /// A batch larger than a chunk is cut between records.
 #[test]
 fn large_batch_is_split_between_records() {

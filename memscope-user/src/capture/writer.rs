@@ -27,6 +27,7 @@ pub struct Writer {
     raw: Vec<u8>,
     packed: Vec<u8>,
     written: u64,
+    taken: u64,
 }
 
 impl Writer {
@@ -34,6 +35,7 @@ impl Writer {
     pub fn create(path: &Path, header: &CaptureHeader, options: WriterOptions) -> Result<Self, CaptureError> {
         let error = |source| io_error("create", path, source);
         let file = OpenOptions::new()
+            .read(true)
             .write(true)
             .create_new(true)
             .mode(0o600)
@@ -47,7 +49,7 @@ impl Writer {
     pub fn new(file: File, path: &Path, header: &CaptureHeader, options: WriterOptions) -> Result<Self, CaptureError> {
         let packed = vec![0; CHUNK_HEADER + get_maximum_output_size(MAX_RAW)];
         let raw = Vec::new();
-        let mut writer = Self { path: path.to_owned(), file, sync: options.sync, raw, packed, written: 0 };
+        let mut writer = Self { path: path.to_owned(), file, sync: options.sync, raw, packed, written: 0, taken: 0 };
         let preamble = preamble(header).map_err(|source| io_error("create", path, source.into()))?;
         writer.write(&preamble)?;
         Ok(writer)
@@ -55,20 +57,19 @@ impl Writer {
 
     /// A writer over an open file, without a header.
     #[cfg(test)]
-    pub(super) fn over(file: File, path: &Path) -> Self {
+    pub(crate) fn over(file: File, path: &Path) -> Self {
         let packed = vec![0; CHUNK_HEADER + get_maximum_output_size(MAX_RAW)];
-        Self { path: path.to_owned(), file, sync: false, raw: Vec::new(), packed, written: 0 }
+        Self { path: path.to_owned(), file, sync: false, raw: Vec::new(), packed, written: 0, taken: 0 }
     }
 
     /// Takes whole records, as they came. They are on their way to the disk after the next [`flush`](Self::flush).
     pub fn append(&mut self, records: &[u8]) -> Result<(), CaptureError> {
-        if self.raw.len() + records.len() <= MAX_RAW {
-            self.raw.extend_from_slice(records);
-            return Ok(());
+        if self.raw.len() + records.len() > MAX_RAW {
+            self.flush()?;
         }
-        self.flush()?;
         if records.len() <= MAX_RAW {
             self.raw.extend_from_slice(records);
+            self.taken += records.len() as u64;
             return Ok(());
         }
         for (record, _) in Records::new(records).with_bytes() {
@@ -88,10 +89,35 @@ impl Writer {
         let packed = std::mem::take(&mut self.packed);
         let result = self.write(packed.get(..len).unwrap_or_default());
         self.packed = packed;
+        result?;
         let used_bytes = self.raw.len();
         self.raw.clear();
         calm::buffer(&mut self.raw, used_bytes);
-        result
+        Ok(())
+    }
+
+    /// Bytes of records taken so far, those of a failed [`append`](Self::append) included as far as it came.
+    #[must_use]
+    pub const fn taken_bytes(&self) -> u64 {
+        self.taken
+    }
+
+    /// The records that are not in the file yet, those of a failed write included.
+    #[must_use]
+    pub fn unwritten(&self) -> &[u8] {
+        &self.raw
+    }
+
+    /// To read back what is written from here on.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`flush`](Self::flush).
+    #[cfg(feature = "trace")]
+    pub fn tail(&mut self) -> Result<super::Tail, CaptureError> {
+        self.flush()?;
+        let file = self.file.try_clone().map_err(|source| io_error("read", &self.path, source))?;
+        Ok(super::Tail::new(file, &self.path, self.written))
     }
 
     /// Bytes on disk so far.

@@ -148,8 +148,9 @@ pub(super) fn trace(
         error(format_args!("signals cannot be read: {failure}"));
         trace.stop();
     }
-    // Outputs are complete then: from here on a Ctrl-C may simply end us while the kernel detaches.
-    while moments.blocking_recv().is_some_and(|phase| phase < Phase::Detaching) {}
+    // Outputs are complete then, or `replay` makes them of the capture: from here on a Ctrl-C may simply end us, and the kernel
+    // detaches.
+    while moments.blocking_recv().is_some_and(|phase| phase < Phase::Detaching && phase != Phase::Analysing) {}
     Signals::unblock();
     trace.wait()
 }
@@ -335,6 +336,7 @@ impl Listener for Console {
             Phase::Tracing => terminal::hurry(true),
             Phase::Ending => terminal::clear_status(),
             Phase::Writing => *writing = Some(Spinner::start("writing what is left")),
+            Phase::Analysing => *writing = Some(Spinner::start("analysing what is left")),
             Phase::Written => *writing = None,
             Phase::Starting | Phase::Detaching | Phase::Ended => {}
         }

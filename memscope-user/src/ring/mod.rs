@@ -4,7 +4,9 @@
 mod reader;
 mod source;
 mod text_fixup;
+mod urgent;
 mod watermark;
 
-pub use reader::{Batch, Command, FirstNotes, Notes, OnHeld, OnRecord, Reader, Spent, Urgent};
+pub use reader::{Batch, Command, FirstNotes, Notes, OnHeld, OnRecord, Reader, Spent};
 pub use source::Source;
+pub use urgent::Urgent;

@@ -5,7 +5,10 @@ use std::{
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -43,6 +46,27 @@ impl Files {
     }
 }
 
+/// What waits in the capture, as its writer last said.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Waiting(Arc<[AtomicU64; 2]>);
+
+impl Waiting {
+    /// The capture's size, and the bytes of it that wait for the pipeline.
+    pub(super) fn set(&self, capture_bytes: u64, waiting_bytes: u64) {
+        let [capture, waiting] = &*self.0;
+        capture.store(capture_bytes, Ordering::Relaxed);
+        waiting.store(waiting_bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of the other files to come, by what those of `size_bytes` took of the same capture so far.
+    fn rows_bytes(&self, size_bytes: u64) -> u64 {
+        let [capture, waiting] = &*self.0;
+        let (capture, waiting) = (capture.load(Ordering::Relaxed), waiting.load(Ordering::Relaxed));
+        let (rows, read) = (size_bytes.saturating_sub(capture), capture.saturating_sub(waiting).max(1));
+        u64::try_from(u128::from(waiting) * u128::from(rows) / u128::from(read)).unwrap_or(u64::MAX)
+    }
+}
+
 /// Readings for the time until the disk is full; fewer are no evidence.
 const LOOKS: usize = 11;
 const MIN_LOOKS: usize = 4;
@@ -56,7 +80,9 @@ const FAR: Duration = Duration::from_hours(24 * 365);
 pub struct DiskUse {
     /// Bytes of all files.
     pub size_bytes: u64,
-    /// Bytes added per second between the last two readings.
+    /// Bytes to come of what waits in the capture, an estimate.
+    pub waiting_bytes: u64,
+    /// Bytes added per second between the last two readings, those that wait included.
     pub bytes_per_second: u64,
     /// When the disk is full, at the rate of the last looks; not if the files may not become so large.
     pub until_full: Option<Duration>,
@@ -80,30 +106,34 @@ pub(crate) fn until(bytes: u64, bytes_per_second: f64) -> Option<Duration> {
 #[derive(Debug)]
 pub(super) struct Disk {
     files: Files,
+    waiting: Waiting,
     /// The last looks, oldest first.
     looks: VecDeque<(Instant, u64)>,
     warned: bool,
 }
 
 impl Disk {
-    pub(super) const fn new(files: Files) -> Self {
-        Self { files, looks: VecDeque::new(), warned: false }
+    pub(super) const fn new(files: Files, waiting: Waiting) -> Self {
+        Self { files, waiting, looks: VecDeque::new(), warned: false }
     }
 
     /// Looks at them now.
     pub(super) fn look(&mut self, now: Instant, room: Room) -> DiskUse {
         let size_bytes = self.files.size_bytes();
-        let bytes_per_second = self.looks.back().map_or(0.0, |&last| rate(last, (now, size_bytes))) as u64;
-        self.looks.push_back((now, size_bytes));
+        let waiting_bytes = self.waiting.rows_bytes(size_bytes);
+        let all_bytes = size_bytes.saturating_add(waiting_bytes);
+        let bytes_per_second = self.looks.back().map_or(0.0, |&last| rate(last, (now, all_bytes))) as u64;
+        self.looks.push_back((now, all_bytes));
         if self.looks.len() > LOOKS {
             self.looks.pop_front();
         }
         let first = self.looks.front().copied().filter(|_| self.looks.len() >= MIN_LOOKS);
         let until_full = room.free_bytes.zip(first).and_then(|(free_bytes, first)| {
-            let may_grow = room.max_bytes.is_none_or(|most| most.saturating_sub(size_bytes) > free_bytes);
-            if may_grow { until(free_bytes, rate(first, (now, size_bytes))) } else { None }
+            let free_bytes = free_bytes.saturating_sub(waiting_bytes);
+            let may_grow = room.max_bytes.is_none_or(|most| most.saturating_sub(all_bytes) > free_bytes);
+            if may_grow { until(free_bytes, rate(first, (now, all_bytes))) } else { None }
         });
-        DiskUse { size_bytes, bytes_per_second, until_full }
+        DiskUse { size_bytes, waiting_bytes, bytes_per_second, until_full }
     }
 
     /// The remaining time, once, when it is short.
@@ -138,7 +168,7 @@ mod tests {
         for (name, size) in [("a.csv", 1000), ("b.db", 24), ("b.db-wal", 8), ("a.csv-wal", 7), ("other", 9)] {
             write(name, size);
         }
-        let mut disk = Disk::new(files.clone());
+        let mut disk = Disk::new(files.clone(), Waiting::default());
         let start = Instant::now();
         let mut look = |seconds| {
             let DiskUse { size_bytes, bytes_per_second, .. } =
@@ -153,6 +183,30 @@ mod tests {
         assert_eq!(look(3), (1032, 0));
     }
 
+    /// A capture of 100 bytes, of which 20 were read, and 300 bytes of rows of these: the 80 that wait make 1200 more.
+    #[test]
+    fn rows_to_come_count() {
+        let folder = tempfile::tempdir().expect("temporary directory");
+        let files = Files::default();
+        for (name, size) in [("a.capture", 100), ("b.csv", 300)] {
+            fs::write(folder.path().join(name), vec![0; size]).expect("written");
+            files.add(&folder.path().join(name));
+        }
+        let waiting = Waiting::default();
+        let (mut disk, start) = (Disk::new(files, waiting.clone()), Instant::now());
+        let mut look = |seconds| {
+            let used = disk.look(start + Duration::from_secs(seconds), Room::default());
+            (used.size_bytes, used.waiting_bytes, used.bytes_per_second)
+        };
+        assert_eq!(look(0), (400, 0, 0));
+        waiting.set(100, 80);
+        assert_eq!(look(2), (400, 1200, 600));
+        waiting.set(100, 100);
+        assert_eq!(look(3).1, 30_000);
+        waiting.set(100, 0);
+        assert_eq!(look(4).1, 0);
+    }
+
     /// The remaining time is that of the free space at the rate of the last readings; it is reported after a few of
     /// them, not where the limit of the files comes first, and the warning comes once: 100 bytes a second, 40 000 and
     /// then 20 000 free.
@@ -162,7 +216,7 @@ mod tests {
         let path = folder.path().join("a.csv");
         let files = Files::default();
         files.add(&path);
-        let (mut disk, start) = (Disk::new(files), Instant::now());
+        let (mut disk, start) = (Disk::new(files, Waiting::default()), Instant::now());
         let mut look = |seconds: u64, free_bytes, max_bytes| {
             fs::write(&path, vec![0; 100 * seconds as usize]).expect("written");
             let room = Room { free_bytes: Some(free_bytes), max_bytes };

@@ -10,6 +10,7 @@ use super::{
     react::{LastLook, Loop},
     stream::Stream,
     target::{Child, Target},
+    work::Work,
     writer::Written,
 };
 use crate::{
@@ -35,10 +36,7 @@ impl Loop {
         let enter = |phase| handles.shared.enter(phase, &**speaker.listener());
         let Stream { reader, capture, .. } = stream;
         reader.finish();
-        // Waiting records, rows, and the part of a database that is not in its file yet.
-        enter(Phase::Writing);
-        let mut written = work.join();
-        enter(Phase::Written);
+        let mut written = write(&mut work, enter);
         // It has seen all frees now.
         let watched = side.watch.map(Watch::finish);
         let fault = if let End::Fault(fault) = &end { Some(fault.clone()) } else { faults.try_recv().ok() };
@@ -117,6 +115,17 @@ impl Loop {
         self.stream.note(&Note::End { reason: end.to_string() });
         (unopened, silenced)
     }
+}
+
+/// Waits for waiting records, rows, and the part of a database that is not in its file yet.
+fn write(work: &mut Work, enter: impl Fn(Phase)) -> Written {
+    enter(Phase::Writing);
+    if work.is_left_to_analyse() {
+        enter(Phase::Analysing);
+    }
+    let written = work.join();
+    enter(Phase::Written);
+    written
 }
 
 /// Lets go of the processes; `in_order`: nothing of them waits for us.

@@ -116,6 +116,9 @@ pub enum Phase {
     Ending,
     /// The rest is written.
     Writing,
+    /// More came than was analysed at once, and is read from the capture now, which is whole. A process that ends here
+    /// leaves the rest to `replay`. Most traces have no such phase.
+    Analysing,
     /// All is written.
     Written,
     /// Outputs are complete; probes are being removed.

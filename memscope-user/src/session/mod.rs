@@ -14,6 +14,7 @@
 //!
 //! A trace forks twice: a guard, which frees waiting processes if this process is killed, and the program if it starts one.
 
+mod behind;
 #[cfg(test)]
 mod books;
 mod cost;

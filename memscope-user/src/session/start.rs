@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::{
     Ask, Shared, Steps, TraceError,
     cost::Meter,
-    disk::{Disk, Files},
+    disk::{Disk, Files, Waiting},
     gauge::{self, Gauge},
     listener::{Listener, Outputs},
     loaded::{Loaded, start_follow},
@@ -277,7 +277,9 @@ impl Results {
     ) -> Result<Work, TraceError> {
         let Self { pipeline, capture, selected, gauge, files, tree } = self;
         let (errors, output_errors) = unbounded_channel();
-        let writing = writer::Work {
+        let (captured, is_captured) = mpsc::channel();
+        let waiting = Waiting::default();
+        let inputs = writer::Work {
             pipeline: Some(pipeline),
             capture,
             recorded: options.writes_capture_alone().then_some(trigger),
@@ -285,15 +287,30 @@ impl Results {
             looker,
             speaker,
             errors,
+            captured: Some(captured),
+            waiting: waiting.clone(),
         };
         let (asks, asked) = mpsc::channel();
         let (answer, answers) = unbounded_channel();
-        let writer = writer::start(crew, batches, writing, asked);
+        let writer = writer::start(crew, batches, inputs, asked);
         let writer = Some(writer.map_err(TraceError::system("cannot start the thread for outputs"))?);
         let output = options.output.as_ref();
         let (max_bytes, rotates) = output.map_or((None, false), |output| (output.max_bytes, output.parts.is_some()));
-        let disk = Disk::new(files);
-        Ok(Work { writer, asks, answer, answers, output_errors, selected, gauge, disk, tree, max_bytes, rotates })
+        let disk = Disk::new(files, waiting);
+        Ok(Work {
+            writer,
+            is_captured,
+            asks,
+            answer,
+            answers,
+            output_errors,
+            selected,
+            gauge,
+            disk,
+            tree,
+            max_bytes,
+            rotates,
+        })
     }
 }
 

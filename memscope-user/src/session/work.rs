@@ -26,6 +26,7 @@ use crate::{analyses::Finding, capture::LookMoment, sinks::tree::OutputTree};
 /// The writer and its files.
 pub(super) struct Work {
     pub(super) writer: Option<JoinHandle<Written>>,
+    pub(super) is_captured: mpsc::Receiver<()>,
     pub(super) asks: mpsc::Sender<Ask>,
     pub(super) answer: UnboundedSender<Vec<Finding>>,
     pub(super) answers: UnboundedReceiver<Vec<Finding>>,
@@ -61,6 +62,12 @@ impl Work {
         was_taken
     }
 
+    /// Waits until everything is in the capture; returns whether much of it is left to analyse.
+    pub(super) fn is_left_to_analyse(&self) -> bool {
+        // The other end is dropped if there is nothing to wait for.
+        self.is_captured.recv().is_ok()
+    }
+
     /// Waits until everything is written.
     pub(super) fn join(&mut self) -> Written {
         let written = self.writer.take().and_then(|writer| writer.join().ok());
@@ -87,9 +94,9 @@ impl Work {
         disk
     }
 
-    /// Whether the files are as large as they may be.
+    /// Whether the files are as large as they may be, with what waits for them.
     pub(super) fn is_full(&self, disk: DiskUse) -> bool {
-        !self.rotates && self.max_bytes.is_some_and(|most| disk.size_bytes >= most)
+        !self.rotates && self.max_bytes.is_some_and(|most| disk.size_bytes.saturating_add(disk.waiting_bytes) >= most)
     }
 
     /// The contents of the files at the end.

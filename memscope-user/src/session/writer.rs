@@ -1,14 +1,14 @@
 //! The thread behind the ring: captures, decodes, analyses and writes the reader's records.
 
 use std::{
-    sync::mpsc::{Receiver, RecvTimeoutError},
+    sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use tokio::sync::{mpsc::UnboundedSender, oneshot};
 
-use super::{heap, log::Speaker, looks::Looker};
+use super::{behind::Behind, disk::Waiting, heap, log::Speaker, looks::Looker};
 use crate::{
     analyses::Finding,
     capture::{self, LookMoment, Note, note_record},
@@ -20,6 +20,9 @@ use crate::{
     usage::Trigger,
 };
 
+#[cfg(test)]
+mod tests;
+
 /// Longest wait for the blocks of a process with a failed request.
 const IN_ORDER: Duration = Duration::from_secs(1);
 /// Interval of writing rows to the disk; batches come less often while few records come.
@@ -29,6 +32,9 @@ const ANSWER: Duration = Duration::from_millis(250);
 /// More than this between two flushes is a burst; its memory is freed some time after it.
 const MUCH_BYTES: usize = 64 << 10;
 const CALM: Duration = Duration::from_secs(1);
+/// Records in a row, each there before the one before was done, that make a trace one that is behind. A quarter of what
+/// may wait in memory.
+const BEHIND_BYTES: usize = 16 << 20;
 
 /// The results when the transport ended.
 pub(super) struct Written {
@@ -64,6 +70,10 @@ pub(super) struct Work {
     pub(super) speaker: Speaker,
     /// Gets errors of outputs.
     pub(super) errors: UnboundedSender<String>,
+    /// Notified once all is in the capture and much is left to analyse.
+    pub(super) captured: Option<mpsc::Sender<()>>,
+    /// Gets the size of what waits in the capture.
+    pub(super) waiting: Waiting,
 }
 
 /// Starts the thread; requests in `asks` are answered within [`ANSWER`]. A failing capture is abandoned, the others
@@ -75,7 +85,7 @@ pub(super) fn start(
     asks: Receiver<Ask>,
 ) -> std::io::Result<JoinHandle<Written>> {
     crew.spawn("memscope-write", move |post| {
-        let mut writer = Writer { work, capture_error: None, unflushed_bytes: 0, much: None, failed: None };
+        let mut writer = Writer::new(work);
         if post.part(|post| writer.run(&batches, &asks, post)).is_none() {
             // Its files keep their rows; its findings are unreliable.
             post.part(|_| drop(writer.work.pipeline.take()));
@@ -90,6 +100,10 @@ struct Writer {
     capture_error: Option<String>,
     /// Taken since the last flush.
     unflushed_bytes: usize,
+    /// Taken since no record waited.
+    waited_bytes: usize,
+    /// The pipeline reads from the capture what came while it was at work.
+    behind: Option<Behind>,
     /// Time of the last burst, until its memory is freed.
     much: Option<Instant>,
     /// A request of this process has failed, at this time, and its blocks are not in time order yet.
@@ -97,10 +111,14 @@ struct Writer {
 }
 
 impl Writer {
+    const fn new(work: Work) -> Self {
+        Self { work, capture_error: None, unflushed_bytes: 0, waited_bytes: 0, behind: None, much: None, failed: None }
+    }
+
     fn run(&mut self, batches: &Receiver<Batch>, asks: &Receiver<Ask>, post: &mut Post) {
         let mut flushed = Instant::now();
         loop {
-            match batches.recv_timeout(ANSWER) {
+            match self.next(batches) {
                 Ok(mut batch) => {
                     if batch.watermark_ns != 0 {
                         let note = Note::Watermark { mono_ns: batch.watermark_ns };
@@ -108,9 +126,14 @@ impl Writer {
                     }
                     self.take(&batch.bytes);
                     post.round();
+                    self.waited_bytes += batch.bytes.len();
                     self.work.spent.give(batch.bytes);
+                    self.fall_behind();
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    self.waited_bytes = 0;
+                    self.catch_up();
+                }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.look_if_urgent();
@@ -123,6 +146,63 @@ impl Writer {
                 self.calm();
             }
         }
+    }
+
+    /// The next batch, if one is there soon.
+    fn next(&mut self, batches: &Receiver<Batch>) -> Result<Batch, RecvTimeoutError> {
+        match batches.try_recv() {
+            Ok(batch) => Ok(batch),
+            Err(TryRecvError::Disconnected) => Err(RecvTimeoutError::Disconnected),
+            Err(TryRecvError::Empty) if self.behind.is_some() => Err(RecvTimeoutError::Timeout),
+            Err(TryRecvError::Empty) => {
+                self.waited_bytes = 0;
+                batches.recv_timeout(ANSWER)
+            }
+        }
+    }
+
+    /// From here on records go to the capture alone, which takes them faster than the program makes them, if the pipeline
+    /// does not come after.
+    fn fall_behind(&mut self) {
+        let Work { pipeline, capture, recorded, .. } = &mut self.work;
+        let (Some(_), Some(capture), None, None) = (pipeline, capture, recorded, &self.behind) else { return };
+        if self.waited_bytes > BEHIND_BYTES {
+            match capture.tail() {
+                Ok(tail) => self.behind = Some(Behind::new(tail, self.work.waiting.clone())),
+                Err(error) => self.capture_failed(&error, &[]),
+            }
+        }
+    }
+
+    /// Feeds the next records that the capture has and the pipeline has not; returns whether there were any.
+    fn catch_up(&mut self) -> bool {
+        let Self { work, behind, .. } = self;
+        let Some(waiting) = behind else { return false };
+        let Some(pipeline) = &mut work.pipeline else {
+            *behind = None;
+            return false;
+        };
+        match waiting.next(work.capture.as_ref(), &work.speaker) {
+            Ok(Some(records)) => {
+                let fed = pipeline.feed(records);
+                self.check(fed);
+            }
+            Ok(None) => match &mut work.capture {
+                Some(capture) if !capture.unwritten().is_empty() => {
+                    if let Err(error) = capture.flush() {
+                        self.capture_failed(&error, &[]);
+                    }
+                }
+                _ => *behind = None,
+            },
+            // What follows is in no figure, so none is right.
+            Err(error) => {
+                let _ = work.errors.send(error_chain(&error));
+                work.pipeline = None;
+                *behind = None;
+            }
+        }
+        true
     }
 
     fn answer(&mut self, ask: Ask) {
@@ -182,8 +262,25 @@ impl Writer {
             return;
         }
         self.unflushed_bytes += records.len();
-        let Work { pipeline, capture, recorded, .. } = &mut self.work;
-        let captured = capture.as_mut().map_or(Ok(()), |capture| capture.append(records));
+        let Some(capture) = &mut self.work.capture else { return self.feed(records) };
+        let taken = capture.taken_bytes();
+        match capture.append(records) {
+            // In its turn, from there.
+            Ok(()) if self.behind.is_some() => {}
+            Ok(()) => self.feed(records),
+            Err(error) => {
+                let in_capture = usize::try_from(capture.taken_bytes() - taken).unwrap_or(usize::MAX);
+                let is_behind = self.behind.is_some();
+                self.capture_failed(&error, records.get(in_capture..).unwrap_or_default());
+                if !is_behind {
+                    self.feed(records);
+                }
+            }
+        }
+    }
+
+    fn feed(&mut self, records: &[u8]) {
+        let Work { pipeline, recorded, .. } = &mut self.work;
         let fed = match (pipeline, recorded) {
             (None, _) => Ok(()),
             (Some(pipeline), None) => pipeline.feed(records),
@@ -192,8 +289,20 @@ impl Writer {
                 pipeline.feed_notes(records)
             }
         };
-        self.check_capture(captured);
         self.check(fed);
+    }
+
+    /// Goes on without a capture. The pipeline gets what waits for it: in the file, in memory, and the `rest`.
+    fn capture_failed(&mut self, error: &capture::CaptureError, rest: &[u8]) {
+        let text = error_chain(error);
+        self.capture_error = Some(text.clone());
+        let _ = self.work.errors.send(text);
+        let capture = self.work.capture.take();
+        if self.behind.is_some() {
+            while self.catch_up() {}
+            self.feed(capture.as_ref().map_or(&[], |capture| capture.unwritten()));
+            self.feed(rest);
+        }
     }
 
     /// Gives memory back once a burst is over.
@@ -207,8 +316,12 @@ impl Writer {
     }
 
     fn flush(&mut self) {
-        let captured = self.work.capture.as_mut().map_or(Ok(()), capture::Writer::flush);
-        self.check_capture(captured);
+        if let Some(Err(error)) = self.work.capture.as_mut().map(capture::Writer::flush) {
+            self.capture_failed(&error, &[]);
+        }
+        if let (Some(behind), Some(capture)) = (&mut self.behind, &self.work.capture) {
+            behind.reaches(capture);
+        }
         let flushed = self.work.pipeline.as_mut().map_or(Ok(()), Pipeline::flush);
         self.check(flushed);
     }
@@ -219,18 +332,29 @@ impl Writer {
         }
     }
 
-    fn check_capture(&mut self, result: Result<(), capture::CaptureError>) {
-        if let Err(error) = result {
-            let text = error_chain(&error);
-            self.work.capture = None;
-            self.capture_error = Some(text.clone());
-            let _ = self.work.errors.send(text);
-        }
-    }
-
     fn finish(mut self, post: &mut Post) -> Written {
-        let finished = self.work.capture.take().map_or(Ok(()), capture::Writer::finish);
-        self.check_capture(finished);
+        self.flush();
+        let Work { capture, captured, speaker, .. } = &mut self.work;
+        let much_left = match (&mut self.behind, &capture) {
+            (Some(behind), Some(capture)) => behind.ends(capture, speaker),
+            _ => false,
+        };
+        let (capture, captured) = (capture.take(), captured.take());
+        if let Some(Err(error)) = capture.map(capture::Writer::finish) {
+            self.capture_failed(&error, &[]);
+        }
+        if let Some(captured) = captured.filter(|_| much_left) {
+            // Without a session no one waits for it.
+            let _ = captured.send(());
+        }
+        let caught_up = post.part(|post| {
+            while self.catch_up() {
+                post.round();
+            }
+        });
+        if caught_up.is_none() {
+            post.part(|_| drop(self.work.pipeline.take()));
+        }
         let outcome = self.work.pipeline.take().and_then(|pipeline| post.part(|_| pipeline.finish(&[])));
         Written { outcome, capture_error: self.capture_error }
     }

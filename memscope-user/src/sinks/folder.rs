@@ -134,9 +134,10 @@ impl Folder {
         }
     }
 
-    /// Makes a file, which must not exist, to append to.
+    /// Makes a file, which must not exist, to append to and to read back.
     pub(super) fn create(&self, name: &str, mode: u32, owner: Option<Owner>, record: &Made) -> io::Result<File> {
         let file = OpenOptions::new()
+            .read(true)
             .append(true)
             .create_new(true)
             .mode(mode)
