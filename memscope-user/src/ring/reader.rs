@@ -197,8 +197,15 @@ struct Out {
     spare: Receiver<Vec<u8>>,
     batch: Vec<u8>,
     watermark: Watermark,
-    /// Those that wait for the records that were in the transport when they came, each with this time.
-    notes: VecDeque<(u64, Vec<u8>)>,
+    notes: VecDeque<Waiting>,
+}
+
+/// A note that waits for the records that were in the transport when it came.
+struct Waiting {
+    came_ns: u64,
+    /// Its own time, or that up to which all has left.
+    time_ns: u64,
+    note: Vec<u8>,
 }
 
 impl Drain {
@@ -270,20 +277,26 @@ impl Out {
 
     /// A round begins, with the notes that have come.
     fn begin(&mut self, now_ns: u64, notes: Vec<Vec<u8>>) {
+        let left_ns = self.watermark.after(true);
         self.watermark.round(now_ns);
-        self.notes.extend(notes.into_iter().map(|note| (now_ns, note)));
-        self.watermark.notes(!self.notes.is_empty());
+        let time_ns = |note: &[u8]| u64_at(note, std::mem::offset_of!(Header, time_ns)).max(left_ns);
+        self.notes.extend(notes.into_iter().map(|note| Waiting { came_ns: now_ns, time_ns: time_ns(&note), note }));
+        self.watermark.notes(self.oldest_note());
     }
 
     /// Puts the notes with no older record left in the transport; returns whether there were any.
     fn put_notes(&mut self, all_taken: bool) -> bool {
         let waited = self.notes.len();
-        while let Some((_, note)) = self.notes.pop_front_if(|(came_ns, _)| all_taken || self.watermark.passed(*came_ns))
-        {
+        let is_next = |waiting: &mut Waiting| all_taken || self.watermark.passed(waiting.came_ns);
+        while let Some(Waiting { note, .. }) = self.notes.pop_front_if(is_next) {
             self.batch.extend_from_slice(&note);
         }
-        self.watermark.notes(!self.notes.is_empty());
+        self.watermark.notes(self.oldest_note());
         self.notes.len() < waited
+    }
+
+    fn oldest_note(&self) -> Option<u64> {
+        self.notes.iter().map(|waiting| waiting.time_ns).min()
     }
 
     fn put(&mut self, record: &[u8]) {
@@ -381,21 +394,24 @@ mod tests {
         let mut out = Out::new(batches, first, spare);
         let second = 1_000_000_000;
         out.begin(5 * second, Vec::new());
-        out.begin(6 * second, vec![b"note".to_vec()]);
+        // Made at 5.5 s.
+        let note = [&(5 * second + second / 2).to_le_bytes()[..], b"note"].concat();
+        out.begin(6 * second, vec![note.clone()]);
         let take = |out: &mut Out, time_ns| {
             out.watermark.see(time_ns);
-            out.put(b"record ");
+            out.put(b"record");
             assert_eq!(out.hand_on(out.watermark.after(false)), Ok(()));
-            let noted = out.put_notes(false);
+            let had_notes = out.put_notes(false);
             let batch = output.try_recv().expect("handed on");
-            (noted, String::from_utf8(batch.bytes).expect("text"), batch.watermark_ns)
+            (had_notes, batch.bytes, batch.watermark_ns)
         };
-        let slack_ns = 100_000_000;
-        assert_eq!(take(&mut out, 4 * second), (false, "record ".into(), 4 * second - slack_ns));
-        // As old as the note: another one may be.
-        assert_eq!(take(&mut out, 6 * second), (false, "record ".into(), 5 * second - slack_ns));
-        assert_eq!(take(&mut out, 6 * second + 1), (true, "record ".into(), 5 * second - slack_ns));
-        assert_eq!(take(&mut out, 6 * second + 2), (false, "noterecord ".into(), 6 * second - slack_ns));
+        let slack_ns = second / 10;
+        assert_eq!(take(&mut out, 4 * second), (false, b"record".to_vec(), 4 * second - slack_ns));
+        // As old as the arrival of the note: another one may be.
+        assert_eq!(take(&mut out, 6 * second), (false, b"record".to_vec(), 5 * second + second / 2));
+        assert_eq!(take(&mut out, 6 * second + 1), (true, b"record".to_vec(), 5 * second + second / 2));
+        let behind = [note.as_slice(), b"record"].concat();
+        assert_eq!(take(&mut out, 6 * second + 2), (false, behind, 6 * second - slack_ns));
         out.begin(7 * second, vec![b"last".to_vec()]);
         assert_eq!((out.put_notes(true), out.batch.as_slice()), (true, b"last".as_slice()));
     }

@@ -14,24 +14,21 @@ const SLACK_NS: u64 = 100_000_000;
 pub(super) struct Watermark {
     /// Start of the round, less the slack.
     round: u64,
-    /// That of the round before: notes that came since then are younger.
-    before: u64,
     /// Time of the youngest record of a transport that keeps the order of placing.
     youngest: u64,
-    /// Notes wait for records to be taken. Nothing younger than this may leave before them.
+    /// Time of the oldest note that waits for records to be taken: nothing younger leaves before it.
     note: Option<u64>,
 }
 
 impl Watermark {
     /// A round begins.
     pub(super) const fn round(&mut self, now_ns: u64) {
-        self.before = self.round;
         self.round = now_ns.saturating_sub(SLACK_NS);
     }
 
-    /// Notes that came since the last round wait, or none do any more.
-    pub(super) fn notes(&mut self, wait: bool) {
-        self.note = wait.then(|| self.note.unwrap_or(self.before));
+    /// Sets the time of the oldest note that waits.
+    pub(super) const fn notes(&mut self, oldest_ns: Option<u64>) {
+        self.note = oldest_ns;
     }
 
     /// Takes the time of a record, in the order of placing.
@@ -74,20 +71,17 @@ mod tests {
         assert_eq!((watermark.after(false), watermark.after(true)), (4970 * MS, 5900 * MS));
     }
 
-    /// A note came after the round before began. Until it is put behind the records that were there, nothing younger leaves.
+    /// Nothing that is younger than a note leaves before it.
     #[test]
     fn notes_wait_for_records() {
         let mut watermark = Watermark::default();
-        watermark.round(1000 * MS);
-        watermark.round(3000 * MS);
-        watermark.notes(true);
-        watermark.see(2500 * MS);
-        assert_eq!((watermark.after(false), watermark.after(true)), (900 * MS, 900 * MS));
-        // More notes come; the first still waits.
         watermark.round(4000 * MS);
-        watermark.notes(true);
-        assert_eq!(watermark.after(false), 900 * MS);
-        watermark.notes(false);
-        assert_eq!((watermark.after(false), watermark.after(true)), (2400 * MS, 3900 * MS));
+        watermark.notes(Some(2900 * MS));
+        watermark.see(2500 * MS);
+        assert_eq!((watermark.after(false), watermark.after(true)), (2400 * MS, 2900 * MS));
+        watermark.see(3500 * MS);
+        assert_eq!((watermark.after(false), watermark.after(true)), (2900 * MS, 2900 * MS));
+        watermark.notes(None);
+        assert_eq!((watermark.after(false), watermark.after(true)), (3400 * MS, 3900 * MS));
     }
 }

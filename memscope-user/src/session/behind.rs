@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{disk::Waiting, log::Speaker, text};
 use crate::capture::{self, CaptureError, Tail};
 
-/// Lasts for this long until the user is informed.
+/// A burst is shorter.
 const LONG: Duration = Duration::from_secs(2);
 /// Bytes of a capture that take a while to analyse.
 const MANY_BYTES: u64 = 16 << 20;
@@ -17,12 +17,16 @@ pub(super) struct Behind {
     end: u64,
     waiting: Waiting,
     since: Instant,
-    informed: bool,
 }
 
 impl Behind {
     pub(super) fn new(tail: Tail, waiting: Waiting) -> Self {
-        Self { tail, end: 0, waiting, since: Instant::now(), informed: false }
+        Self { tail, end: 0, waiting, since: Instant::now() }
+    }
+
+    /// It lasts for so long that the user should know.
+    pub(super) fn is_long(&self) -> bool {
+        self.since.elapsed() >= LONG
     }
 
     /// The capture has grown.
@@ -32,20 +36,9 @@ impl Behind {
     }
 
     /// The next records that are on the disk. Without a `capture`, it ends where it did.
-    pub(super) fn next(
-        &mut self,
-        capture: Option<&capture::Writer>,
-        speaker: &Speaker,
-    ) -> Result<Option<&[u8]>, CaptureError> {
+    pub(super) fn next(&mut self, capture: Option<&capture::Writer>) -> Result<Option<&[u8]>, CaptureError> {
         if let Some(capture) = capture {
             self.reaches(capture);
-        }
-        if !self.informed && self.since.elapsed() >= LONG {
-            self.informed = true;
-            speaker.info(format_args!(
-                "more events come than are analysed at once: they wait in the capture, and none is lost; rows and \
-                 findings come later"
-            ));
         }
         self.tail.next_chunk(self.end)
     }
@@ -56,7 +49,6 @@ impl Behind {
         let left_bytes = self.tail.left_bytes(self.end);
         let much = left_bytes > MANY_BYTES;
         if much {
-            self.informed = true;
             speaker.info(format_args!(
                 "{} of the capture are left to analyse; Ctrl-C leaves them to `memscope-bpf replay`",
                 text::size(left_bytes)

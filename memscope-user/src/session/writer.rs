@@ -104,6 +104,8 @@ struct Writer {
     waited_bytes: usize,
     /// The pipeline reads from the capture what came while it was at work.
     behind: Option<Behind>,
+    /// The user knows of it.
+    informed: bool,
     /// Time of the last burst, until its memory is freed.
     much: Option<Instant>,
     /// A request of this process has failed, at this time, and its blocks are not in time order yet.
@@ -112,7 +114,16 @@ struct Writer {
 
 impl Writer {
     const fn new(work: Work) -> Self {
-        Self { work, capture_error: None, unflushed_bytes: 0, waited_bytes: 0, behind: None, much: None, failed: None }
+        Self {
+            work,
+            capture_error: None,
+            unflushed_bytes: 0,
+            waited_bytes: 0,
+            behind: None,
+            informed: false,
+            much: None,
+            failed: None,
+        }
     }
 
     fn run(&mut self, batches: &Receiver<Batch>, asks: &Receiver<Ask>, post: &mut Post) {
@@ -161,8 +172,8 @@ impl Writer {
         }
     }
 
-    /// From here on records go to the capture alone, which takes them faster than the program makes them, if the pipeline
-    /// does not come after.
+    /// If the pipeline is slower than the program, records go to the capture alone from here on: it takes them several times
+    /// as fast.
     fn fall_behind(&mut self) {
         let Work { pipeline, capture, recorded, .. } = &mut self.work;
         let (Some(_), Some(capture), None, None) = (pipeline, capture, recorded, &self.behind) else { return };
@@ -176,13 +187,20 @@ impl Writer {
 
     /// Feeds the next records that the capture has and the pipeline has not; returns whether there were any.
     fn catch_up(&mut self) -> bool {
-        let Self { work, behind, .. } = self;
+        let Self { work, behind, informed, .. } = self;
         let Some(waiting) = behind else { return false };
         let Some(pipeline) = &mut work.pipeline else {
             *behind = None;
             return false;
         };
-        match waiting.next(work.capture.as_ref(), &work.speaker) {
+        if !*informed && waiting.is_long() {
+            *informed = true;
+            work.speaker.info(format_args!(
+                "more events come than are analysed at once: they wait in the capture, and none is lost; rows and \
+                 findings come later"
+            ));
+        }
+        match waiting.next(work.capture.as_ref()) {
             Ok(Some(records)) => {
                 let fed = pipeline.feed(records);
                 self.check(fed);
@@ -294,9 +312,7 @@ impl Writer {
 
     /// Goes on without a capture. The pipeline gets what waits for it: in the file, in memory, and the `rest`.
     fn capture_failed(&mut self, error: &capture::CaptureError, rest: &[u8]) {
-        let text = error_chain(error);
-        self.capture_error = Some(text.clone());
-        let _ = self.work.errors.send(text);
+        self.report(error);
         let capture = self.work.capture.take();
         if self.behind.is_some() {
             while self.catch_up() {}
@@ -333,17 +349,9 @@ impl Writer {
     }
 
     fn finish(mut self, post: &mut Post) -> Written {
-        self.flush();
-        let Work { capture, captured, speaker, .. } = &mut self.work;
-        let much_left = match (&mut self.behind, &capture) {
-            (Some(behind), Some(capture)) => behind.ends(capture, speaker),
-            _ => false,
-        };
-        let (capture, captured) = (capture.take(), captured.take());
-        if let Some(Err(error)) = capture.map(capture::Writer::finish) {
-            self.capture_failed(&error, &[]);
-        }
-        if let Some(captured) = captured.filter(|_| much_left) {
+        let captured = self.work.captured.take();
+        let left = post.part(|_| self.complete_capture());
+        if let (Some(true), Some(captured)) = (left, captured) {
             // Without a session no one waits for it.
             let _ = captured.send(());
         }
@@ -352,10 +360,30 @@ impl Writer {
                 post.round();
             }
         });
-        if caught_up.is_none() {
+        if left.is_none() || caught_up.is_none() {
             post.part(|_| drop(self.work.pipeline.take()));
         }
         let outcome = self.work.pipeline.take().and_then(|pipeline| post.part(|_| pipeline.finish(&[])));
         Written { outcome, capture_error: self.capture_error }
+    }
+
+    /// Returns whether much of it is left to analyse.
+    fn complete_capture(&mut self) -> bool {
+        if let Some(Err(error)) = self.work.capture.as_mut().map(capture::Writer::flush) {
+            self.capture_failed(&error, &[]);
+        }
+        let Some(capture) = self.work.capture.take() else { return false };
+        let much_left = self.behind.as_mut().is_some_and(|behind| behind.ends(&capture, &self.work.speaker));
+        self.informed |= much_left;
+        if let Err(error) = capture.finish() {
+            self.report(&error);
+        }
+        much_left
+    }
+
+    fn report(&mut self, error: &capture::CaptureError) {
+        let text = error_chain(error);
+        self.capture_error = Some(text.clone());
+        let _ = self.work.errors.send(text);
     }
 }
