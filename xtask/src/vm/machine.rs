@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{guest, kernel::Kernel, report::Outcome};
 use crate::project::program;
@@ -29,6 +29,13 @@ pub(super) fn boot(kernel: &Kernel, image: &Path, initramfs: &Path) -> Result<Ou
     let in_time = wait(child, &log, start)?;
     let console = fs::read(&log).with_context(|| format!("failed to read `{}`", log.display()))?;
     let console = String::from_utf8_lossy(&console).replace('\r', "");
+    // QEMU ends in order at a signal, too. That is no failure of the guest, so no row.
+    ensure!(
+        !in_time || is_over(&console),
+        "QEMU was stopped before the tests of {} ended; the console is in `{}`",
+        kernel.name,
+        log.display()
+    );
     Ok(Outcome::read(&kernel.name, &console, start.elapsed(), in_time))
 }
 
@@ -52,6 +59,11 @@ fn command(kernel: &Kernel, image: &Path, initramfs: &Path, log: &Path) -> Comma
     qemu
 }
 
+/// Whether the guest itself came to an end, in order or not.
+fn is_over(console: &str) -> bool {
+    console.lines().any(|line| line.starts_with(guest::STATUS)) || console.contains("Kernel panic")
+}
+
 fn file_argument(file: &Path) -> PathBuf {
     PathBuf::from(format!("file:{}", file.display()))
 }
@@ -60,7 +72,8 @@ fn file_argument(file: &Path) -> PathBuf {
 fn wait(mut child: Child, log: &Path, start: Instant) -> Result<bool> {
     let (mut length, mut grew) = (0, start);
     while grew.elapsed() < SILENCE && start.elapsed() < TIMEOUT {
-        if child.try_wait().context("failed to wait for QEMU")?.is_some() {
+        if let Some(status) = child.try_wait().context("failed to wait for QEMU")? {
+            ensure!(status.success(), "QEMU failed ({status})");
             return Ok(true);
         }
         thread::sleep(Duration::from_millis(100));
@@ -72,4 +85,18 @@ fn wait(mut child: Child, log: &Path, start: Instant) -> Result<bool> {
     child.kill().context("failed to stop QEMU")?;
     child.wait().context("failed to wait for QEMU")?;
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Make sure that a guest that was stopped from outside is not taken for one that failed.
+    #[test]
+    fn ends() {
+        let started = "memscope-vm: booted 5.10\nrunning 2 tests\n";
+        assert!(!is_over(started));
+        assert!(is_over(&format!("{started}memscope-vm: status 101\n")));
+        assert!(is_over(&format!("{started}[    9.1] Kernel panic - not syncing: Attempted to kill init!\n")));
+    }
 }
