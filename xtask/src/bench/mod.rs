@@ -9,6 +9,7 @@ mod kernel;
 mod lab;
 mod loads;
 mod machine;
+mod overload;
 mod proc;
 mod python;
 mod scale;
@@ -85,6 +86,7 @@ const COSTS: &str = "# What tracing costs";
 const FILTERED: &str = "# Processes that are filtered out";
 const MANY: &str = "# Many probes, many processes";
 const LONG: &str = "# Soak";
+const OVERLOAD: &str = "# More events than are analysed";
 const SCRIPTS: &str = "# Scripts";
 const WATCH: &str = "# Block watch";
 const LOADS: &str = "# Holds and stops";
@@ -97,6 +99,7 @@ const BENCHES: &[Bench] = &[
     Bench { name: "throughput", part: Some(COSTS), run: Run::Measure(throughput::run) },
     Bench { name: "filtered", part: Some(FILTERED), run: Run::Measure(cost::filtered) },
     Bench { name: "scale", part: Some(MANY), run: Run::Measure(scale::run) },
+    Bench { name: "overload", part: Some(OVERLOAD), run: Run::Measure(overload::run) },
     Bench { name: SOAK, part: Some(LONG), run: Run::Measure(soak::run) },
     Bench { name: "python", part: Some(SCRIPTS), run: Run::Measure(python::run) },
     Bench { name: "watch", part: Some(WATCH), run: Run::Measure(watch::run) },

@@ -123,7 +123,7 @@ fn processes(lab: &Lab) -> Result<Table> {
             send(target.target, Signal::SIGTERM)?;
             target.tracer.finish()?;
         }
-        let findings = tracer.wait_for_line("{\"findings\"")?;
+        let findings = tracer.wait_for_line("{\"schema\"")?;
         tracer.finish()?;
         let findings: Value = serde_json::from_str(&findings)?;
         let lost = findings["end"]["lost"].as_u64().context("no count of losses")?;

@@ -1,0 +1,123 @@
+//! `bench overload`: more events than are analysed at once.
+
+use std::{fs, path::Path, time::Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::{
+    lab::{Held, Lab, Running, send},
+    proc,
+    table::Table,
+};
+use crate::nextest::NO_STACKS;
+
+/// Of each thread.
+const EVENTS_PER_SECOND: u64 = 5000;
+const THREADS: u64 = 4;
+
+/// Processes with threads that all allocate.
+pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
+    let seconds = lab.pick(2, 20);
+    let mut table = Table::new(
+        "Processes of four threads",
+        &format!(
+            "{EVENTS_PER_SECOND} events/s of each thread for {seconds} s, HAL allocations and frees below 28 frames; the tracer attached to running \
+             processes, default settings with call stacks. *Reached* is what the machine had room for, with all processes on it. Percent are of \
+             one core, memory counts each page once. *After the end* is until the report is there. The 128 threads of 32 processes leave two \
+             processors no time: a tracer that gets none loses what the ring has no room for. `nice -n -20 memscope-bpf …` gets its share."
+        ),
+        &[
+            "processes",
+            "nice of the tracer",
+            "events/s offered",
+            "reached",
+            "events lost",
+            "processor",
+            "memory, MB",
+            "capture, MB/s",
+            "rows, MB/s",
+            "after the end",
+        ],
+    );
+    for (processes, nice) in [(2, 0), (8, 0), (32, 0), (32, -20)] {
+        table.row(measured(lab, processes, seconds, nice)?);
+    }
+    Ok(vec![table])
+}
+
+fn measured(lab: &Lab, processes: u64, seconds: u64, nice: i32) -> Result<[String; 10]> {
+    let calls = EVENTS_PER_SECOND / 2;
+    let mut targets: Vec<Held> = (0..processes)
+        .map(|_| {
+            let mut command = lab.command(lab.program("calls"));
+            command.args(["--frames", "28", "--blocks", "1", "--hold"]);
+            command.arg("--threads").arg(THREADS.to_string());
+            command.arg("--rate").arg((calls * THREADS).to_string());
+            Held::start(command.arg("--calls").arg((calls * seconds).to_string()))
+        })
+        .collect::<Result<_>>()?;
+    let pids: Vec<String> = targets.iter().map(|target| target.target.to_string()).collect();
+    let tracer = lab.tracer("attach", &["--json", "--pid", &pids.join(",")])?;
+    let mut command = lab.command("nice");
+    command.args(["-n", &nice.to_string()]).arg(tracer.get_program()).args(tracer.get_args());
+    let mut tracer = Running::start(command.env_remove(NO_STACKS).arg("-q"))?;
+    let pid = tracer.pid();
+    proc::links_settled(pid, || Ok(proc::pidfds(pid)))?;
+    let (cpu, begin) = (proc::cpu_ns(pid, None), Instant::now());
+    for target in &targets {
+        send(target.target, Signal::SIGUSR1)?;
+    }
+    for target in &mut targets {
+        target.tracer.wait_for("{\"pid\"")?;
+    }
+    let wall_s = begin.elapsed().as_secs_f64();
+    let processor = 100.0 * (proc::cpu_ns(pid, None) - cpu) / (wall_s * 1e9);
+    let memory = proc::memory_bytes(pid) / 1e6;
+    for target in targets {
+        send(target.target, Signal::SIGTERM)?;
+        target.tracer.finish()?;
+    }
+    let ended = Instant::now();
+    let findings = tracer.wait_for_line("{\"schema\"")?;
+    let after_s = ended.elapsed().as_secs_f64();
+    tracer.finish()?;
+    let findings: Value = serde_json::from_str(&findings)?;
+    let lost = findings["end"]["lost"].as_u64().context("no count of losses")?;
+    let events = processes * THREADS * EVENTS_PER_SECOND * seconds;
+    let (capture, rows) = sizes(&lab.own("output"))?;
+    ensure!(capture > 0 && rows > 0, "no capture, or no rows");
+    Ok([
+        processes.to_string(),
+        nice.to_string(),
+        (processes * THREADS * EVENTS_PER_SECOND).to_string(),
+        format!("{:.0}", events as f64 / wall_s),
+        lost.to_string(),
+        format!("{processor:.0} %"),
+        format!("{memory:.0}"),
+        format!("{:.1}", capture as f64 / 1e6 / wall_s),
+        format!("{:.1}", rows as f64 / 1e6 / wall_s),
+        format!("{after_s:.1} s"),
+    ])
+}
+
+/// Bytes of captures and of rows below a folder.
+fn sizes(folder: &Path) -> Result<(u64, u64)> {
+    let (mut capture, mut rows) = (0, 0);
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            let (of_folder, rows_of_folder) = sizes(&path)?;
+            (capture, rows) = (capture + of_folder, rows + rows_of_folder);
+        } else {
+            let bytes = fs::metadata(&path)?.len();
+            match path.extension().and_then(|ending| ending.to_str()) {
+                Some("capture") => capture += bytes,
+                Some("csv") => rows += bytes,
+                _ => {}
+            }
+        }
+    }
+    Ok((capture, rows))
+}
