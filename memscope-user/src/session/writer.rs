@@ -180,7 +180,7 @@ impl Writer {
         if self.waited_bytes > BEHIND_BYTES {
             match capture.tail() {
                 Ok(tail) => self.behind = Some(Behind::new(tail, self.work.waiting.clone())),
-                Err(error) => self.capture_failed(&error, &[]),
+                Err(error) => self.capture_failed(&error),
             }
         }
     }
@@ -205,12 +205,8 @@ impl Writer {
                 let fed = pipeline.feed(records);
                 self.check(fed);
             }
-            Ok(None) => match &mut work.capture {
-                Some(capture) if !capture.unwritten().is_empty() => {
-                    if let Err(error) = capture.flush() {
-                        self.capture_failed(&error, &[]);
-                    }
-                }
+            Ok(None) => match &work.capture {
+                Some(capture) if !capture.unwritten().is_empty() => self.flush_capture(),
                 _ => *behind = None,
             },
             // What follows is in no figure, so none is right.
@@ -287,12 +283,11 @@ impl Writer {
             Ok(()) if self.behind.is_some() => {}
             Ok(()) => self.feed(records),
             Err(error) => {
-                let in_capture = usize::try_from(capture.taken_bytes() - taken).unwrap_or(usize::MAX);
-                let is_behind = self.behind.is_some();
-                self.capture_failed(&error, records.get(in_capture..).unwrap_or_default());
-                if !is_behind {
-                    self.feed(records);
-                }
+                // These come with what waits.
+                let in_capture = if self.behind.is_some() { capture.taken_bytes() - taken } else { 0 };
+                self.capture_failed(&error);
+                let in_capture = usize::try_from(in_capture).unwrap_or(usize::MAX);
+                self.feed(records.get(in_capture..).unwrap_or_default());
             }
         }
     }
@@ -310,14 +305,13 @@ impl Writer {
         self.check(fed);
     }
 
-    /// Goes on without a capture. The pipeline gets what waits for it: in the file, in memory, and the `rest`.
-    fn capture_failed(&mut self, error: &capture::CaptureError, rest: &[u8]) {
+    /// Goes on without a capture. The pipeline gets what waits for it there, on the disk and in memory.
+    fn capture_failed(&mut self, error: &capture::CaptureError) {
         self.report(error);
         let capture = self.work.capture.take();
         if self.behind.is_some() {
             while self.catch_up() {}
             self.feed(capture.as_ref().map_or(&[], |capture| capture.unwritten()));
-            self.feed(rest);
         }
     }
 
@@ -331,10 +325,14 @@ impl Writer {
         }
     }
 
-    fn flush(&mut self) {
+    fn flush_capture(&mut self) {
         if let Some(Err(error)) = self.work.capture.as_mut().map(capture::Writer::flush) {
-            self.capture_failed(&error, &[]);
+            self.capture_failed(&error);
         }
+    }
+
+    fn flush(&mut self) {
+        self.flush_capture();
         if let (Some(behind), Some(capture)) = (&mut self.behind, &self.work.capture) {
             behind.reaches(capture);
         }
@@ -369,9 +367,7 @@ impl Writer {
 
     /// Returns whether much of it is left to analyse.
     fn complete_capture(&mut self) -> bool {
-        if let Some(Err(error)) = self.work.capture.as_mut().map(capture::Writer::flush) {
-            self.capture_failed(&error, &[]);
-        }
+        self.flush_capture();
         let Some(capture) = self.work.capture.take() else { return false };
         let much_left = self.behind.as_mut().is_some_and(|behind| behind.ends(&capture, &self.work.speaker));
         self.informed |= much_left;
