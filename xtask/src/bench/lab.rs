@@ -149,6 +149,23 @@ impl Lab {
     }
 }
 
+/// The files with that ending below a folder, each with its size in bytes.
+pub(super) fn files_below(folder: &Path, ending: &str) -> Result<Vec<(u64, PathBuf)>> {
+    let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+            let entry = entry?;
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == ending) {
+                found.push((entry.metadata()?.len(), path));
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// A program at work; its output is read. Dropped, it is killed.
 #[derive(Debug)]
 pub(super) struct Running {

@@ -1,13 +1,13 @@
 //! `bench overload`: more events than are analysed at once.
 
-use std::{fs, path::Path, time::Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::{
-    lab::{Held, Lab, Running, send},
+    lab::{Held, Lab, Running, files_below, send},
     proc,
     table::Table,
 };
@@ -86,7 +86,10 @@ fn measured(lab: &Lab, processes: u64, seconds: u64, nice: i32) -> Result<[Strin
     let findings: Value = serde_json::from_str(&findings)?;
     let lost = findings["end"]["lost"].as_u64().context("no count of losses")?;
     let events = processes * THREADS * EVENTS_PER_SECOND * seconds;
-    let (capture, rows) = sizes(&lab.own("output"))?;
+    let size = |ending| -> Result<u64> {
+        Ok(files_below(&lab.own("output"), ending)?.into_iter().map(|(bytes, _)| bytes).sum())
+    };
+    let (capture, rows) = (size("capture")?, size("csv")?);
     ensure!(capture > 0 && rows > 0, "no capture, or no rows");
     Ok([
         processes.to_string(),
@@ -100,24 +103,4 @@ fn measured(lab: &Lab, processes: u64, seconds: u64, nice: i32) -> Result<[Strin
         format!("{:.1}", rows as f64 / 1e6 / wall_s),
         format!("{after_s:.1} s"),
     ])
-}
-
-/// Bytes of captures and of rows below a folder.
-fn sizes(folder: &Path) -> Result<(u64, u64)> {
-    let (mut capture, mut rows) = (0, 0);
-    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
-        let path = entry?.path();
-        if path.is_dir() {
-            let (of_folder, rows_of_folder) = sizes(&path)?;
-            (capture, rows) = (capture + of_folder, rows + rows_of_folder);
-        } else {
-            let bytes = fs::metadata(&path)?.len();
-            match path.extension().and_then(|ending| ending.to_str()) {
-                Some("capture") => capture += bytes,
-                Some("csv") => rows += bytes,
-                _ => {}
-            }
-        }
-    }
-    Ok((capture, rows))
 }

@@ -12,7 +12,10 @@ use super::{
     stats::Spread,
     table::Table,
 };
-use crate::project::{program, run_quietly};
+use crate::{
+    findings,
+    project::{program, run_quietly},
+};
 
 /// Functions of a library, and such libraries: each function gets an entry and a return.
 const FUNCTIONS: usize = 190;
@@ -107,7 +110,7 @@ fn processes(lab: &Lab) -> Result<Table> {
             })
             .collect::<Result<_>>()?;
         let pids: Vec<String> = targets.iter().map(|target| target.target.to_string()).collect();
-        let mut tracer = Running::start(lab.tracer("attach", &["--json", "--pid", &pids.join(",")])?.arg("-q"))?;
+        let tracer = Running::start(lab.tracer("attach", &["--json", "--pid", &pids.join(",")])?.arg("-q"))?;
         let pid = tracer.pid();
         // Each process is waited for by a descriptor; the last one is there when there are as many.
         let (_, at) = proc::links_settled(pid, || Ok(proc::pidfds(pid)))?;
@@ -123,9 +126,7 @@ fn processes(lab: &Lab) -> Result<Table> {
             send(target.target, Signal::SIGTERM)?;
             target.tracer.finish()?;
         }
-        let findings = tracer.wait_for_line("{\"schema\"")?;
-        tracer.finish()?;
-        let findings: Value = serde_json::from_str(&findings)?;
+        let findings = findings::last(&tracer.finish()?)?;
         let lost = findings["end"]["lost"].as_u64().context("no count of losses")?;
         table.row([
             count.to_string(),

@@ -15,7 +15,7 @@ use nix::sys::{
 };
 
 use super::{
-    lab::{Held, Lab, Running, send},
+    lab::{Held, Lab, Running, files_below, send},
     proc,
     stats::Spread,
     table::Table,
@@ -66,19 +66,7 @@ fn target(lab: &Lab, events: u64) -> Vec<String> {
 
 /// The largest file with that ending.
 fn file_below(folder: &Path, ending: &str) -> Option<PathBuf> {
-    let mut found: Vec<(u64, PathBuf)> = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).ok()?.flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == ending) {
-                found.push((entry.metadata().ok()?.len(), path));
-            }
-        }
-    }
-    found.into_iter().max().map(|(_, path)| path)
+    files_below(folder, ending).ok()?.into_iter().max().map(|(_, path)| path)
 }
 
 /// What a run to the end took.
