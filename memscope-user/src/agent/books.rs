@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     evidence::minutes::{Minutes, Recorder, State, minute_of},
     failures::{Bundle, Failures},
+    flight::Flight,
     series::{Place, Series, SeriesKey},
 };
 use crate::{
@@ -78,6 +79,7 @@ pub struct Books {
     unstarted: BTreeMap<u32, u32>,
     devices: BTreeMap<u32, (u64, u64)>,
     failures: Failures,
+    flight: Flight,
     /// Where rows by minute are asked for.
     recorder: Option<Recorder>,
     places: usize,
@@ -106,6 +108,11 @@ impl Books {
         self.failures.expect_holders(patience);
     }
 
+    /// A bundle has the newest events of its process: so many at most.
+    pub fn keep_recent(&mut self, events: usize) {
+        self.flight = Flight::of_most(events);
+    }
+
     /// Takes an event. Events come in the order of their times.
     ///
     /// The trace moves stacks that are in use to a further run from time to time: places move with the first stack of it, and an event that
@@ -128,6 +135,7 @@ impl Books {
     fn move_places(&mut self, beside: Stack) {
         let mut known: HashMap<Stack, Stack> = HashMap::default();
         let mut moved = |stack: Stack| *known.entry(stack).or_insert_with(|| stack.moved_beside(beside));
+        self.flight.move_stacks(&mut moved);
         let mut place = |place: Place| place.moved(&mut moved);
         for series in self.series.values_mut() {
             self.places -= series.change_places(&mut place);
@@ -149,6 +157,7 @@ impl Books {
         if let Some(known) = self.processes.get_mut(&event.pid) {
             known.events += 1;
         }
+        self.flight.observe(event);
         match &event.kind {
             EventKind::ProcessStart(start) => self.start(event.pid, start),
             EventKind::ProcessEnd => self.end(event.pid),
@@ -228,14 +237,16 @@ impl Books {
             newest_ns: self.newest_ns,
         };
         self.processes.retain(|_, known| !known.ended);
-        let Self { processes, series, unstarted, places, .. } = self;
+        let Self { processes, series, unstarted, places, flight, .. } = self;
         unstarted.retain(|_, accounts| {
             *accounts += 1;
             *accounts <= ACCOUNTS_WAITED
         });
+        let stays = |pid: u32| processes.contains_key(&pid) || unstarted.contains_key(&pid);
+        flight.retain(stays);
         // Also the series of a process that never started here: each is counted once.
         series.retain(|key, series| {
-            let stays = processes.contains_key(&key.pid) || unstarted.contains_key(&key.pid);
+            let stays = stays(key.pid);
             *places -= if stays { 0 } else { series.places() };
             stays
         });
@@ -251,6 +262,7 @@ impl Books {
                     // The account of the last process of this number was not read.
                     self.part(pid);
                     drop(self.take_series(|key| key.pid == pid));
+                    self.flight.forget(pid);
                 }
                 self.unstarted.remove(&pid);
                 let known = Known { parent: start.parent, attached: start.attached, ..Known::default() };
@@ -341,7 +353,7 @@ impl Books {
         if failed.attempt == 1 && failed.out_of_memory {
             let of_process = self.series.iter().filter(|(of, _)| of.pid == event.pid);
             let sheets = of_process.map(|(key, series)| (*key, series)).collect();
-            self.failures.failed(event, failed, sheets);
+            self.failures.failed(event, failed, sheets, self.flight.recent(event.pid));
             if let Some(recorder) = &mut self.recorder {
                 recorder.failed(key, event, failed);
             }

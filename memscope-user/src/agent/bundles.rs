@@ -84,6 +84,7 @@ mod tests {
             request: 1,
             not_looked_for: None,
             pools: Vec::new(),
+            recent_events: None,
         }
     }
 

@@ -15,6 +15,8 @@ use super::{otlp, rules::Rules};
 
 /// A larger file is no file of settings.
 const MAX_BYTES: u64 = 1 << 20;
+/// A bundle with more has tens of megabytes.
+const MAX_RECENT_EVENTS: usize = 100_000;
 /// Less holds no hour of a busy node.
 const LEAST_EVIDENCE_BYTES: u64 = 1 << 20;
 
@@ -154,6 +156,8 @@ pub struct BundleSettings {
     pub max_files: usize,
     /// Read the memory of that process, for what holds its blocks.
     pub holders: bool,
+    /// Newest events of that process in the bundle; 0: none.
+    pub recent_events: usize,
 }
 
 /// Tables by minute.
@@ -254,7 +258,7 @@ impl Default for NameSettings {
 
 impl Default for BundleSettings {
     fn default() -> Self {
-        Self { directory: PathBuf::new(), max_files: 100, holders: true }
+        Self { directory: PathBuf::new(), max_files: 100, holders: true, recent_events: 1000 }
     }
 }
 
@@ -346,6 +350,12 @@ impl Config {
         }
         if self.metrics.max_series < 100 {
             return wrong(format!("metrics.max_series is {}: it must be 100 at least", self.metrics.max_series));
+        }
+        if self.bundles.recent_events > MAX_RECENT_EVENTS {
+            return wrong(format!(
+                "bundles.recent_events is {}: it must be {MAX_RECENT_EVENTS} at most",
+                self.bundles.recent_events
+            ));
         }
         if self.otlp.max_queue_bytes < 1 << 16 {
             return wrong(format!("otlp.max_queue_bytes is {}: it must be 65536 at least", self.otlp.max_queue_bytes));
@@ -481,6 +491,7 @@ mod tests {
             "[otlp]\ninterval_seconds = 0.0",
             "[otlp]\ntimeout_seconds = inf",
             "[otlp]\nmax_queue_bytes = 1000",
+            "[bundles]\nrecent_events = 100001",
             "[evidence]\ninterval_minutes = 0",
             "[evidence]\ninterval_minutes = 7",
             "[evidence]\ninterval_minutes = 120",

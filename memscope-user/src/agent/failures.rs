@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::series::{Place, Series, SeriesKey};
+use super::{
+    flight::Recent,
+    series::{Place, Series, SeriesKey},
+};
 use crate::{
     hash::HashMap,
     model::{AllocFailed, Device, Event, HolderPath, Look, Looked, LookedAt, PlaceLook, Pool, Stacks},
@@ -105,6 +108,9 @@ pub struct Bundle {
     pub not_looked_for: Option<String>,
     /// The process's pools.
     pub pools: Vec<BundlePool>,
+    /// Its newest events, this request the last, where they are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recent_events: Option<Recent>,
 }
 
 /// Makes bundles.
@@ -133,7 +139,13 @@ impl Failures {
     }
 
     /// A request has failed. `sheets`: all pools of the process.
-    pub(super) fn failed(&mut self, event: &Event, failed: &AllocFailed, sheets: Vec<(SeriesKey, &Series)>) {
+    pub(super) fn failed(
+        &mut self,
+        event: &Event,
+        failed: &AllocFailed,
+        sheets: Vec<(SeriesKey, &Series)>,
+        recent_events: Option<Recent>,
+    ) {
         let is_soon = self.last_ns.get(&event.pid).is_some_and(|last| event.time_ns.saturating_sub(*last) < PAUSE_NS);
         let is_full = self.waiting.len() >= MAX_WAITING
             || self.last_ns.len() >= MAX_REMEMBERED && !self.last_ns.contains_key(&event.pid);
@@ -155,6 +167,7 @@ impl Failures {
             request: failed.request,
             not_looked_for: self.patience.map(|_| NO_LOOK.to_owned()),
             pools,
+            recent_events,
         };
         let until = self.patience.map(|patience| Instant::now() + patience);
         self.waiting.push(Waiting { bundle, until, is_looked: false });
@@ -252,7 +265,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        agent::books::Books,
+        agent::{books::Books, flight::What},
         analyses::script::Script,
         backend::ascend::pools,
         model::{EventKind, LiveSum},
@@ -266,9 +279,13 @@ mod tests {
         script.alloc_failed(pools::HAL, 1 << 30, (1, 1)).alloc_failed(pools::HAL, 1 << 29, (2, 1));
         script.alloc_recovered(pools::HAL, 1 << 30, 1);
         let mut books = Books::default();
+        books.keep_recent(3);
         script.events().iter().for_each(|event| books.observe(event));
         let bundles = books.take().bundles;
         assert_eq!(bundles.len(), 1, "{bundles:#?}");
+        let recent = &bundles[0].recent_events.as_ref().expect("a record").events;
+        let recent: Vec<_> = recent.iter().map(|event| (event.event, event.size_bytes)).collect();
+        assert_eq!(recent, [(What::Alloc, Some(300)), (What::Alloc, Some(60)), (What::AllocFailed, Some(1 << 30))]);
         let bundle = &bundles[0];
         assert_eq!((bundle.pid, bundle.device, bundle.requested_bytes), (7, Device::Npu(1), 1 << 30));
         assert!(bundle.recovered);

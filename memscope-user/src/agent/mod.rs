@@ -9,7 +9,7 @@
 //!
 //! Of processes that the budget leaves out of the trace, or traces without their pools, `reader` reads the pools; `node` adds them to the account.
 //!
-//! Pure: `cgroup`, `rules`, `books`, `series`, `fold`, `page`, `budget`, `control`. See `docs/agent.md`.
+//! Pure: `cgroup`, `rules`, `books`, `series`, `flight`, `fold`, `page`, `budget`, `control`. See `docs/agent.md`.
 
 pub mod books;
 pub mod budget;
@@ -24,6 +24,7 @@ mod curve;
 pub mod discover;
 pub mod evidence;
 pub mod failures;
+pub mod flight;
 pub mod fold;
 pub mod http;
 pub mod metrics;

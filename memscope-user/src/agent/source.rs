@@ -81,6 +81,9 @@ impl Streaming {
         if looks(config) != Looks::Never {
             books.expect_holders(LOOK);
         }
+        if !config.bundles.directory.as_os_str().is_empty() {
+            books.keep_recent(config.bundles.recent_events);
+        }
         let books = Mutex::new(books);
         let heard = Arc::new(Heard { books, spent: Mutex::default(), ended: AtomicBool::new(false), say });
         let trace = Trace::start(options(config), Arc::clone(&heard) as Arc<dyn Listener>)?;

@@ -149,6 +149,16 @@ impl Agent {
         target
     }
 
+    /// Its one bundle, once it is written.
+    #[must_use]
+    pub fn bundle(&self) -> PathBuf {
+        self.wait_for("ran out of memory");
+        let files = fs::read_dir(self.folder.path().join("bundles")).expect("bundles");
+        let mut files: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
+        assert_eq!(files.len(), 1, "{files:?}");
+        files.remove(0)
+    }
+
     /// Asks it.
     #[must_use]
     pub fn ask(&self, arguments: &[&str]) -> Output {

@@ -10,6 +10,7 @@ use memscope_tests::checkers::page::Page;
 use memscope_tests::harness::agent::{Agent, named, own_name, waiting, waiting_with};
 use memscope_tests::harness::container::{Contained, Image};
 use memscope_tests::harness::expect::truth;
+use memscope_tests::harness::journal::{Call, Entry, Library};
 use memscope_tests::harness::rows::Rows;
 use memscope_tests::harness::tracer::{Folder, Target, in_vm, simulation, tracer_path, workload_path};
 use nix::sys::signal::Signal;
@@ -81,12 +82,10 @@ fn flooding_process_keeps_the_driver() {
     assert_eq!(count(&page, allocations, "pta"), known[1]);
     assert_eq!([state(&page, "traced"), state(&page, "left_out")], [Some(0), Some(0)], "{}", agent.said());
     target.signal(Signal::SIGUSR1);
-    agent.wait_for("ran out of memory");
-    let files: Vec<_> = fs::read_dir(agent.folder.path().join("bundles")).expect("bundles").flatten().collect();
-    let bundle: Value = serde_json::from_slice(&fs::read(files[0].path()).expect("a bundle")).expect("JSON");
+    let bundle: Value = serde_json::from_slice(&fs::read(agent.bundle()).expect("a bundle")).expect("JSON");
     let pools: Vec<&str> =
         bundle["pools"].as_array().expect("pools").iter().filter_map(|pool| pool["pool"].as_str()).collect();
-    assert_eq!((files.len(), &bundle["pid"], pools), (1, &pid.into(), vec!["HAL"]), "{bundle:#}");
+    assert_eq!((&bundle["pid"], pools), (&pid.into(), vec!["HAL"]), "{bundle:#}");
     assert_eq!(bundle["not_looked_for"], "its pools are not traced", "{}", agent.said());
     target.signal(Signal::SIGTERM);
     assert!(target.wait().success());
@@ -105,6 +104,81 @@ fn flooding_process_keeps_the_driver() {
     assert_eq!((failed, count(&page, allocations, "pta")), (Some(1), known[1]));
     assert_eq!(page.count("memscope_events_lost_total", &[]), Some(0));
     agent.end();
+}
+
+/// A bundle has the newest events of its process up to the failed request, of the driver and of the pool, as the journal has them.
+#[test]
+fn bundle_has_the_newest_events() {
+    let name = own_name("rcnt");
+    let agent = Agent::start(&name);
+    let mut target = agent.target_at_work(&name);
+    target.signal(Signal::SIGUSR1);
+    let bundle: Value = serde_json::from_slice(&fs::read(agent.bundle()).expect("a bundle")).expect("JSON");
+    target.signal(Signal::SIGTERM);
+    assert!(target.wait().success());
+    agent.end();
+    let recent = &bundle["recent_events"];
+    let events = recent["events"].as_array().expect("events");
+    let seen = |pool: &str| -> Vec<Recent> {
+        let of_pool = events.iter().filter(|event| event["pool"] == pool);
+        of_pool.map(|event| (text(&event["event"]), event["addr"].as_u64(), event["size_bytes"].as_u64())).collect()
+    };
+    let journal = target.folder.journal();
+    let expected = until_failure(&journal.by_process()[&target.pid()]);
+    let mut count = 0;
+    for (pool, expected) in ["HAL", "PTA"].into_iter().zip(expected) {
+        let seen = seen(pool);
+        let ends = [&seen, &expected].map(|rows| &rows[rows.len().saturating_sub(3)..]);
+        assert!(!seen.is_empty() && expected.ends_with(&seen), "{pool}: {ends:#x?}");
+        count += expected.len();
+    }
+    assert_eq!(events.len(), count.min(1000));
+    let last = events.last().expect("events");
+    assert_eq!((&last["event"], &last["size_bytes"]), (&"alloc_failed".into(), &TOO_MUCH.into()));
+    assert!(events.is_sorted_by_key(|event| event["time_ns"].as_u64()));
+    // Blocks and requests are made in the program's `main`; each call stack is there once.
+    let places = recent["places"].as_array().expect("places");
+    let is_of_main = |place: &Value| place["native"]["frames"].to_string().contains("main");
+    assert!(places.iter().all(is_of_main) && (2..30).contains(&places.len()), "{places:#?}");
+    assert!(events.iter().all(|event| event["place"].as_u64().is_some_and(|place| place < places.len() as u64)));
+}
+
+/// Asked of the driver at SIGUSR1: `aclrtMalloc` adds 32 bytes.
+const TOO_MUCH: u64 = (1 << 50) + 32;
+
+/// What happened, the address, and the size.
+type Recent = (String, Option<u64>, Option<u64>);
+
+fn text(value: &Value) -> String {
+    value.as_str().expect("a text").to_owned()
+}
+
+/// Calls of the driver, the last of which failed, and what the pool did before it.
+fn until_failure(entries: &[&Entry]) -> [Vec<Recent>; 2] {
+    let (mut driver, mut pool) = (Vec::new(), Vec::new());
+    let mut sizes = BTreeMap::new();
+    for entry in entries {
+        if let Some(report) = entry.pta_report().filter(|report| report.component == 0 && report.kind < 2) {
+            let what = if report.kind == 0 { "alloc" } else { "free" };
+            pool.push((what.to_owned(), Some(report.addr), Some(report.size.unsigned_abs())));
+        }
+        if entry.library != Library::Hal {
+            continue;
+        }
+        match entry.call() {
+            Call::Alloc { size, addr, .. } => {
+                sizes.insert(addr, size);
+                driver.push(("alloc".to_owned(), Some(addr), Some(size)));
+            }
+            Call::Free { addr, ok: Some(true) } => driver.push(("free".to_owned(), Some(addr), sizes.remove(&addr))),
+            Call::AllocFailed => {
+                driver.push(("alloc_failed".to_owned(), None, Some(TOO_MUCH)));
+                return [driver, pool];
+            }
+            _ => {}
+        }
+    }
+    panic!("no request has failed");
 }
 
 /// One that makes too many events without its pool, too, is left out: nothing of it is counted any more.

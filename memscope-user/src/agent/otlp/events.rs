@@ -161,6 +161,7 @@ mod tests {
             request: 1,
             not_looked_for: None,
             pools: vec![other, pool],
+            recent_events: None,
         };
         let record = oom(&bundle, Some(&target()), Some("bundle_5_7.json"), 9);
         assert_eq!((record.event_name.as_str(), record.severity), ("memscope.oom", ERROR));
