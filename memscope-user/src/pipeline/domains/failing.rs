@@ -4,7 +4,9 @@
 //! A pool that is refused memory gives its cache back and asks again, so a failed attempt is not final. Attempts of one
 //! thread are one request until it ends: it succeeded, or the thread queried the free memory, as `torch_npu` does
 //! before it raises its error, or it asks for another size, or [`PATIENCE_NS`] has passed. The creation of an
-//! expandable segment makes the same query, and then reserves addresses: that is part of the next attempt.
+//! expandable segment makes the same query, and then reserves addresses: that is part of the next attempt. A block of a
+//! pool answers what its thread asked the pool for last: a failure before that was of another request, which was the
+//! program's own, or of a library.
 //!
 //! A request has failed for good when its thread makes the query twice, makes any call that is no part of a further
 //! attempt, is silent for [`SILENCE_NS`], or ends. The rows leave at that moment, with the blocks live at the last
@@ -127,6 +129,8 @@ struct Request {
     number: u64,
     attempts: u32,
     wish: Wish,
+    /// The thread asked the driver, and no pool.
+    is_direct: bool,
 }
 
 /// The report of a request, for when it has failed for good.
@@ -204,13 +208,15 @@ impl Failing {
     /// Looks at an effect before it is applied.
     pub(in crate::pipeline) fn before(&mut self, effect: &super::Effect, turn: &mut Turn<'_>) {
         if turn.shared.oom_pending > 0 && ends_request(effect) {
-            self.failed_for_good(turn.at.tid, turn);
+            let tid = turn.at.tid;
+            self.failed_for_good(tid, turn);
+            self.close(tid);
         }
     }
 
     pub(in crate::pipeline) fn apply(&mut self, effect: &Effect, turn: &mut Turn<'_>, pools: &mut Pools) {
         match effect {
-            Effect::Failed(failure) => self.failed(failure, turn),
+            Effect::Failed(failure) => self.failed(failure, turn, pools),
             Effect::FailedForGood(failure) => self.listed(failure, turn),
             Effect::MemoryInfo(answer) => {
                 pools.memory_queried(turn);
@@ -223,15 +229,16 @@ impl Failing {
     }
 
     /// An allocation failed for its caller.
-    fn failed(&mut self, failure: &Failure, turn: &mut Turn<'_>) {
+    fn failed(&mut self, failure: &Failure, turn: &mut Turn<'_>, pools: &Pools) {
         let Failure { pool, device, size_bytes, flags, status, caller, .. } = *failure;
         let device = device.unwrap_or_else(|| turn.device());
         let (tid, time_ns) = (turn.at.tid, turn.at.time_ns);
         let out_of_memory = turn.backend().is_out_of_memory(status);
+        let (wish, is_direct) = (Wish { pool, device, size_bytes }, pools.are_passed_by(tid));
         let request = if out_of_memory {
-            self.attempt(tid, time_ns, Wish { pool, device, size_bytes })
+            self.attempt(tid, time_ns, wish, is_direct)
         } else {
-            Request { number: self.number(), attempts: 1, wish: Wish { pool, device, size_bytes } }
+            Request { number: self.number(), attempts: 1, wish, is_direct }
         };
         let (request, attempt) = (request.number, request.attempts);
         let failed = AllocFailed { pool, size_bytes, status, flags, caller, out_of_memory, request, attempt };
@@ -279,12 +286,12 @@ impl Failing {
     }
 
     /// An attempt of thread `tid` has failed: a further one of its open request, or the first of a new one.
-    fn attempt(&mut self, tid: u32, time_ns: u64, wish: Wish) -> Request {
+    fn attempt(&mut self, tid: u32, time_ns: u64, wish: Wish, is_direct: bool) -> Request {
         let known = self.threads.get(&tid);
         let is_soon = known.is_some_and(|thread| time_ns.saturating_sub(thread.time_ns) < PATIENCE_NS);
         let request = match known.and_then(Thread::wanted) {
             Some(open) if open.wish == wish && is_soon => Request { attempts: open.attempts + 1, ..open },
-            _ => Request { number: self.number(), attempts: 1, wish },
+            _ => Request { number: self.number(), attempts: 1, wish, is_direct },
         };
         if known_or_room(&mut self.threads, tid) {
             let thread = self.threads.entry(tid).or_default();
@@ -357,8 +364,10 @@ impl Failing {
 
     /// The driver gave the thread memory: maybe for its failed request.
     pub(super) fn driver_gave(&mut self, size_bytes: u64, turn: &mut Turn<'_>) {
-        if !self.has_pool
-            && let Some(request) = self.granted(turn.at.tid, size_bytes, turn.backend().padding_bytes())
+        let tid = turn.at.tid;
+        let is_direct = || self.threads.get(&tid).and_then(Thread::wanted).is_some_and(|request| request.is_direct);
+        if (!self.has_pool || is_direct())
+            && let Some(request) = self.granted(tid, size_bytes, turn.backend().padding_bytes())
         {
             self.recovered(request, turn);
         }
@@ -371,25 +380,36 @@ impl Failing {
         if fits { self.succeeded(tid) } else { None }
     }
 
-    /// A pool gave the thread a block: its failed request succeeded.
-    pub(super) fn pool_gave(&mut self, turn: &mut Turn<'_>) {
-        if let Some(request) = self.succeeded(turn.at.tid) {
+    /// A pool gave the thread a block: its failed request succeeded, unless it asked for this one later. `asked_ns`: when, if that is known.
+    pub(super) fn pool_gave(&mut self, asked_ns: Option<u64>, turn: &mut Turn<'_>) {
+        let tid = turn.at.tid;
+        let failed_before = |asked_ns| self.threads.get(&tid).is_some_and(|thread| thread.time_ns < asked_ns);
+        if asked_ns.is_some_and(failed_before) {
+            return;
+        }
+        if let Some(request) = self.succeeded(tid) {
             self.recovered(request, turn);
         }
     }
 
     /// The thread's request succeeded; returns it, unless it had been given up.
     fn succeeded(&mut self, tid: u32) -> Option<Request> {
-        let thread = self.threads.get_mut(&tid)?;
-        let request = thread.wanted();
-        thread.open = None;
-        self.tidy(tid);
+        let request = self.threads.get(&tid)?.wanted();
+        self.close(tid);
         request
+    }
+
+    /// The thread makes no further attempt.
+    fn close(&mut self, tid: u32) {
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.open = None;
+            self.tidy(tid);
+        }
     }
 
     /// A request that had failed succeeded.
     fn recovered(&mut self, request: Request, turn: &mut Turn<'_>) {
-        let Request { number, attempts, wish: Wish { pool, device, size_bytes } } = request;
+        let Request { number, attempts, wish: Wish { pool, device, size_bytes }, .. } = request;
         if self.take_obituary(turn.at.tid).is_some() {
             turn.shared.oom_pending = turn.shared.oom_pending.saturating_sub(1);
         }

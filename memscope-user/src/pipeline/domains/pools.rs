@@ -238,6 +238,8 @@ pub(in crate::pipeline) struct Pools {
     wanted: Recent<u32, Wanted>,
     /// Blocks that the program gave back and the pool has not got yet: their numbers.
     leaving: Recent<Key, u64>,
+    /// Requests are seen.
+    has_requests: bool,
     /// Set once the located function turned out to be the wrong one.
     mislocated: bool,
     /// Calls about blocks are passed over.
@@ -252,6 +254,7 @@ impl Default for Pools {
         Self {
             wanted: Recent::new(MAX_THREADS),
             leaving: Recent::new(MAX_LEAVING),
+            has_requests: false,
             mislocated: false,
             left_out: false,
             by_function: Vec::new(),
@@ -291,8 +294,14 @@ impl Pools {
     /// The thread requests a block. An earlier request of it without an answer has failed.
     fn asked(&mut self, request: PoolRequest, turn: &mut Turn<'_>, failing: &mut Failing) {
         self.refused(turn, failing);
+        self.has_requests = true;
         let (time_ns, failures) = (turn.at.time_ns, failing.count());
         self.wanted.insert(turn.at.tid, Wanted { request, time_ns, failures, queried: None });
+    }
+
+    /// Whether the thread asks no pool for memory now, as far as that is known.
+    pub(super) fn are_passed_by(&self, tid: u32) -> bool {
+        self.has_requests && !self.left_out && self.wanted.get(&tid).is_none()
     }
 
     /// The thread queries the free memory of its device.
@@ -415,7 +424,7 @@ impl Pools {
         let PoolReport { pool, device, addr, size_bytes, totals, stream, .. } = *report;
         let (Some(size_bytes), true) = (size_bytes, addr != 0) else { return };
         if pool.is_known_framework() {
-            failing.pool_gave(turn);
+            failing.pool_gave(self.wanted.get(&turn.at.tid).map(|wanted| wanted.time_ns), turn);
         }
         // Both records of a workspace that grows are of one block (ascend-abi §6.2).
         let live = || turn.home.blocks.get(key);

@@ -298,3 +298,41 @@ fn requests_that_the_pool_refuses() {
     assert_eq!(of_pool, [700, 600].map(|size| (pools::PTA, size, 1, Some("NpuCachingAllocator__allocate"))));
     assert_eq!(for_good, [(700, 1), (500, 2), (600, 3)]);
 }
+
+/// Requests that succeeded after a failure, and the sizes of those that failed for good.
+fn outcomes(records: &[Vec<u8>]) -> (Vec<(u64, u32)>, Vec<u64>) {
+    let (mut recovered, mut for_good) = (Vec::new(), Vec::new());
+    for event in events(records) {
+        match event.kind {
+            EventKind::AllocRecovered(done) => recovered.push((done.size_bytes, done.failed_attempts)),
+            EventKind::OutOfMemory(OutOfMemory::Trigger(failed)) => for_good.push(failed.size_bytes),
+            _ => {}
+        }
+    }
+    (recovered, for_good)
+}
+
+/// A library asks the driver by itself and is refused; a block that the pool gives later is the answer to another request. The library's own
+/// second attempt, and the pool's, are of their request.
+#[test]
+fn blocks_answer_the_request_that_they_are_for() {
+    const ASK: &str = "NpuCachingAllocator::allocate";
+    let refused = |time_ns, size| main(time_ns).returned("aclrtMallocAlign32", 207_001, &[size, 0]);
+    let gave = |time_ns, addr| main(time_ns).pta((CACHING, MALLOC), addr, 512, [512, 2048, 512]);
+    let begin = [main(1).entered(ASK, &[300]), gave(2, 0x100)];
+    let of_library = [refused(3, 5000), main(4).entered(ASK, &[300]), gave(5, 0x300)];
+    assert_eq!(outcomes(&[&begin[..], &of_library].concat()), (vec![], vec![5000]));
+    let again = [refused(3, 5000), refused(4, 5000), main(5).alloc(0x9000, 5000, device(1)), main(6).mark("x")];
+    assert_eq!(outcomes(&[&begin[..], &again].concat()), (vec![(5000, 2)], vec![]));
+    let of_pool = [main(3).entered(ASK, &[300]), refused(4, 5000), gave(5, 0x300), main(6).mark("x")];
+    assert_eq!(outcomes(&[&begin[..], &of_pool].concat()), (vec![(5000, 1)], vec![]));
+}
+
+/// Where a pool's requests are not seen, a launch in between shows that the thread has given up.
+#[test]
+fn a_launch_ends_a_request() {
+    let refused = main(3).returned("aclrtMallocAlign32", 207_001, &[5000, 0]);
+    let gave = |time_ns, addr| main(time_ns).pta((CACHING, MALLOC), addr, 512, [512, 2048, 512]);
+    let records = [main(1).set_device(1), gave(2, 0x100), refused, main(4).launch(0x77, 0), gave(5, 0x300)];
+    assert_eq!(outcomes(&records), (vec![], vec![5000]));
+}

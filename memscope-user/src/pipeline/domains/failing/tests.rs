@@ -9,7 +9,7 @@ const fn wish(size_bytes: u64) -> Wish {
 
 fn numbers(failing: &mut Failing, failures: &[(u32, u64, u64)]) -> Vec<(u64, u32)> {
     let number = |&(tid, time_ns, size)| {
-        let request = failing.attempt(tid, time_ns, wish(size));
+        let request = failing.attempt(tid, time_ns, wish(size), false);
         (request.number, request.attempts)
     };
     failures.iter().map(number).collect()
@@ -56,7 +56,7 @@ fn making_a_segment_is_no_giving_up() {
 #[test]
 fn driver_sizes_are_padded() {
     let mut failing = Failing::default();
-    failing.attempt(1, 0, wish(1000));
+    failing.attempt(1, 0, wish(1000), false);
     assert_eq!(failing.granted(1, 999, 4096), None);
     assert_eq!(failing.granted(2, 1000, 4096), None);
     assert_eq!(failing.granted(1, 1056, 4096).map(|request| request.attempts), Some(1));
@@ -68,7 +68,7 @@ fn driver_sizes_are_padded() {
 fn threads_are_bounded() {
     let mut failing = Failing::default();
     for tid in 0..3 * MAX_THREADS as u32 {
-        failing.attempt(tid, 0, wish(1));
+        failing.attempt(tid, 0, wish(1), false);
     }
     assert!(failing.threads.len() <= MAX_THREADS);
     assert_eq!(numbers(&mut failing, &[(3 * MAX_THREADS as u32 - 1, 1, 1)]), [(3 * MAX_THREADS as u64, 2)]);
