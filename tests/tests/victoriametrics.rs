@@ -1,13 +1,12 @@
 //! Numbers of the node agent in a real receiver of OTLP, `VictoriaMetrics`. Needs what live tests need, and `MEMSCOPE_VICTORIAMETRICS`, the folder of
 //! its unpacked package: `./x victoriametrics` fetches it.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use memscope_tests::checkers::page::Page;
 use memscope_tests::harness::agent::{Agent, own_name};
+use memscope_tests::harness::otlp::{self, instruments, works};
 use memscope_tests::harness::promql::Server;
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 /// Instruments without a change when no process is left.
@@ -36,16 +35,6 @@ fn receiver() -> Server {
     server
 }
 
-/// Name of each instrument, and the family of the page that it is made of: the table of the documentation.
-fn instruments() -> Vec<(String, String)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/agent.md");
-    let text = fs::read_to_string(path).expect("readable");
-    let cells = text.lines().map(|line| line.split('|').map(|cell| cell.trim().trim_matches('`')).collect::<Vec<_>>());
-    let rows = cells
-        .filter(|cells| cells.len() == 6 && cells[1].starts_with("memscope.") && cells[2].starts_with("memscope_"));
-    rows.map(|cells| (cells[1].to_owned(), cells[2].to_owned())).collect()
-}
-
 /// Values of the series of one name, from the least to the greatest.
 fn received(server: &Server, name: &str) -> Vec<f64> {
     sorted(server.query(&format!("{{__name__=\"{name}\"}}")).into_iter().map(|(_, value)| value))
@@ -61,19 +50,8 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// A program that allocates until it is to end, with a request that fails. Gives the page while it does, and the one behind its end.
-fn works(agent: &Agent, name: &str) -> [Page; 2] {
-    let mut target = agent.target_at_work(name);
-    target.signal(Signal::SIGUSR1);
-    let working =
-        agent.wait_for_page("its failed request", |page| page.count("memscope_bundles_total", &[]) == Some(1));
-    target.signal(Signal::SIGTERM);
-    assert!(target.wait().success());
-    [working, agent.wait_for_processes(0)]
-}
-
 fn settings(server: &Server, further: &str) -> String {
-    format!("[otlp]\nendpoint = \"http://{}/opentelemetry\"\ninterval_seconds = 0.3\n{further}", server.address)
+    otlp::settings(&format!("http://{}/opentelemetry", server.address), further)
 }
 
 /// The receiver has each family of the page under the name of the documentation, with all its series; what does not change any more has the same
@@ -82,7 +60,7 @@ fn settings(server: &Server, further: &str) -> String {
 fn receiver_has_the_page() {
     let (server, name) = (receiver(), own_name("otlp"));
     let agent = Agent::start_in(&name, &settings(&server, ""), &[("NODE_NAME", "node-5")]);
-    let [working, page] = works(&agent, &name);
+    let (_, [working, page]) = works(&agent, &name);
     let counted = page.count("memscope_allocations_total", &[("layer", "pool")]).expect("a count");
     let pool = "{__name__=\"memscope.allocations\",\"memscope.layer\"=\"pool\"}";
     server.wait_for(&format!("{pool} == {counted}"), 1);
@@ -125,7 +103,7 @@ fn receiver_has_the_page() {
 fn numbers_alone() {
     let (server, name) = (receiver(), own_name("nums"));
     let agent = Agent::start_in(&name, &settings(&server, "logs = false\n"), &[]);
-    let [_, page] = works(&agent, &name);
+    let (_, [_, page]) = works(&agent, &name);
     let counted = page.count("memscope_allocations_total", &[("layer", "pool")]).expect("a count");
     server.wait_for(&format!("{{__name__=\"memscope.allocations\",\"memscope.layer\"=\"pool\"}} == {counted}"), 1);
     let page = agent.wait_for_page("requests", |page| {

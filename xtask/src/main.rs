@@ -86,6 +86,7 @@ usage: ./x VERB [ARGUMENTS]
   containerd          names and labels of pods for the agent, by a real containerd (as root; apt-get, 30 MB, curl)
   prometheus          the agent's rules and dashboard in a real Prometheus, beside an agent at work (as root; apt-get, 30 MB)
   victoriametrics     the agent's numbers in a real receiver of OTLP, VictoriaMetrics (as root; apt-get, 40 MB)
+  rotel               the agent's numbers and events in a real OpenTelemetry collector, Rotel (as root; package index, 10 MB)
   vm [KERNEL...] [-- TEST ARGUMENTS]
                       the live tests on other kernels in QEMU, such as 5.10-x86_64 or 6.12-aarch64, or `all`; whole runs are
                       kept in docs/kernels.md. `part` runs a few on these two
@@ -140,6 +141,7 @@ fn dispatch(verb: &str, arguments: &[String]) -> Result<()> {
         "bench" => bench::run(arguments),
         "prometheus" => peers::run(&peers::PROMETHEUS, arguments),
         "victoriametrics" => peers::run(&peers::VICTORIAMETRICS, arguments),
+        "rotel" => peers::run(&peers::ROTEL, arguments),
         "containerd" => peers::run(&peers::CONTAINERD, arguments),
         "vm" => vm::run(arguments),
         "bpf" => bpf::run(),

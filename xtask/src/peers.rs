@@ -1,43 +1,67 @@
-//! `prometheus`, `victoriametrics` and `containerd`: the node agent beside the real programs that it works with, from Debian's packages.
+//! `prometheus`, `victoriametrics`, `rotel` and `containerd`: the node agent beside the real programs that it works with.
 
 use anyhow::Result;
 
-use crate::{arch::Arch, build, nextest, project::run as run_command, sim, vm};
+use std::path::PathBuf;
+
+use crate::{
+    arch::Arch,
+    build, nextest,
+    project::{run as run_command, target},
+    sim, venv, vm,
+};
 
 /// A program, and its tests: a group of this name.
 pub(crate) struct Peer {
     name: &'static str,
-    packages: &'static [&'static str],
-    /// Debian's release that they are from.
-    release: &'static str,
-    /// Variable with the folder of the unpacked packages.
-    folder: &'static str,
+    from: Origin,
+    /// Variable with the place: the folder of unpacked packages, or the interpreter that has them.
+    place: &'static str,
+}
+
+/// Who has the program.
+enum Origin {
+    /// Packages of a release of Debian.
+    Debian(&'static str, &'static [&'static str]),
+    /// The package index of Python.
+    Python(&'static str),
 }
 
 /// Version 2.42: the agent's rules and dashboard.
 pub(crate) const PROMETHEUS: Peer =
-    Peer { name: "prometheus", packages: &["prometheus"], release: "bookworm", folder: "MEMSCOPE_PROMETHEUS" };
+    Peer { name: "prometheus", from: Origin::Debian("bookworm", &["prometheus"]), place: "MEMSCOPE_PROMETHEUS" };
 /// Version 1.112, linked statically: receives OTLP, which Debian's Prometheus does not.
 pub(crate) const VICTORIAMETRICS: Peer = Peer {
     name: "victoriametrics",
-    packages: &["victoria-metrics"],
-    release: "trixie",
-    folder: "MEMSCOPE_VICTORIAMETRICS",
+    from: Origin::Debian("trixie", &["victoria-metrics"]),
+    place: "MEMSCOPE_VICTORIAMETRICS",
 };
+/// A collector for OpenTelemetry: takes logs, too. Its version before 1 that has packages for CPython 3.11.
+pub(crate) const ROTEL: Peer = Peer { name: "rotel", from: Origin::Python("rotel==0.0.1a15"), place: "MEMSCOPE_ROTEL" };
 /// Version 1.6, with a program for its one image: names and labels of pods.
 pub(crate) const CONTAINERD: Peer = Peer {
     name: "containerd",
-    packages: &["containerd", "runc", "busybox-static", "libbtrfs0"],
-    release: "bookworm",
-    folder: "MEMSCOPE_CONTAINERD",
+    from: Origin::Debian("bookworm", &["containerd", "runc", "busybox-static", "libbtrfs0"]),
+    place: "MEMSCOPE_CONTAINERD",
 };
 
 pub(crate) fn run(peer: &Peer, arguments: &[String]) -> Result<()> {
     let host = Arch::host();
-    let folder = vm::unpacked(peer.name, peer.packages, peer.release)?;
+    let place = peer.place()?;
     build::run()?;
     sim::build_for_tests(host)?;
     let mut nextest = nextest::as_root(host)?;
-    nextest.args(["--profile", peer.name, "--test", peer.name]).env(peer.folder, folder);
+    nextest.args(["--profile", peer.name, "--test", peer.name]).env(peer.place, place);
     run_command(nextest.args(arguments))
+}
+
+impl Peer {
+    fn place(&self) -> Result<PathBuf> {
+        match self.from {
+            Origin::Debian(release, packages) => vm::unpacked(self.name, packages, release),
+            Origin::Python(packages) => {
+                venv::with(&target().join(self.name), packages, &format!("group `{}`", self.name))
+            }
+        }
+    }
 }

@@ -1,7 +1,8 @@
-//! A real server of metrics, asked by `PromQL` as Prometheus is.
+//! A real server beside the agent; one of metrics is asked by `PromQL` as Prometheus is.
 
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, TcpListener};
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -14,6 +15,7 @@ use super::tracer::Folder;
 
 /// How long it may take to start, and to have samples.
 const PATIENCE: Duration = Duration::from_secs(60);
+const OUTPUT: &str = "output";
 
 /// A server with a folder of its own, until it goes out of scope.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub struct Server {
     child: Child,
     /// Host and port.
     pub address: String,
-    _folder: Folder,
+    folder: Folder,
 }
 
 impl Server {
@@ -33,9 +35,34 @@ impl Server {
         let address = listener.local_addr().expect("an address").to_string();
         drop(listener);
         let mut command = Command::new(program);
-        command.args(arguments(&address, folder.path())).stderr(Stdio::inherit());
+        let output = File::create(folder.path().join(OUTPUT)).expect("a file");
+        command.args(arguments(&address, folder.path())).stdout(output).stderr(Stdio::inherit());
         let child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", program.display()));
-        Self { child, address, _folder: folder }
+        Self { child, address, folder }
+    }
+
+    /// What it has written to its standard output.
+    #[must_use]
+    pub fn output(&self) -> String {
+        fs::read_to_string(self.folder.path().join(OUTPUT)).expect("its output")
+    }
+
+    /// Waits until it takes connections.
+    pub fn wait_until_it_listens(&self) {
+        let start = Instant::now();
+        while TcpStream::connect(&self.address).is_err() {
+            assert!(start.elapsed() < PATIENCE, "it does not listen");
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Waits until its output has a text.
+    pub fn wait_until_it_writes(&self, text: &str) {
+        let start = Instant::now();
+        while !self.output().contains(text) {
+            assert!(start.elapsed() < PATIENCE, "it does not write {text}");
+            thread::sleep(Duration::from_millis(200));
+        }
     }
 
     /// What it answers; `None` before it listens.
