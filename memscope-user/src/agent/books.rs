@@ -12,7 +12,10 @@ use super::{
 };
 use crate::{
     hash::HashMap,
-    model::{Alloc, AllocFailed, Device, Event, EventKind, Free, ProcessStart, Stack, Stacks, UnknownFree},
+    model::{
+        Alloc, AllocFailed, AllocRecovered, Device, Event, EventKind, Free, OutOfMemory, ProcessStart, Stack, Stacks,
+        UnknownFree,
+    },
 };
 
 /// Series of pools at once: 1024 processes on two devices with four pools.
@@ -173,12 +176,8 @@ impl Books {
             }
             EventKind::AllocFailed(failed) => self.failed(event, failed),
             EventKind::PoolsLeftOut => self.leave_out_pools(event.pid),
-            EventKind::AllocRecovered(recovered) => {
-                self.failures.recovered(event.pid, recovered.request);
-                if let Some(recorder) = &mut self.recorder {
-                    recorder.recovered(event.pid, recovered.request);
-                }
-            }
+            EventKind::OutOfMemory(OutOfMemory::Trigger(failed)) => self.failed_for_good(event, failed),
+            EventKind::AllocRecovered(recovered) => self.recovered(event, recovered),
             EventKind::Looked(look) => self.failures.looked(event.pid, look),
             EventKind::DeviceUsage(usage) => {
                 if let Device::Npu(number) = event.device {
@@ -347,18 +346,43 @@ impl Books {
         let key = SeriesKey { pid: event.pid, device: event.device, pool: failed.pool };
         let Some(series) = self.series(key) else { return };
         // Attempts of one request are one failure.
-        if failed.attempt == 1 {
-            series.failed(failed);
+        if failed.attempt > 1 {
+            return;
         }
-        if failed.attempt == 1 && failed.out_of_memory {
-            let of_process = self.series.iter().filter(|(of, _)| of.pid == event.pid);
-            let sheets = of_process.map(|(key, series)| (*key, series)).collect();
-            self.failures.failed(event, failed, sheets, self.flight.recent(event.pid));
-            if let Some(recorder) = &mut self.recorder {
-                recorder.failed(key, event, failed);
-            }
+        if !failed.out_of_memory {
+            series.refused += 1;
+            return;
+        }
+        let sheets = sheets(&self.series, event.pid);
+        self.failures.failed(event, failed, sheets, self.flight.recent(event.pid));
+        if let Some(recorder) = &mut self.recorder {
+            recorder.failed(key, event, failed);
         }
     }
+
+    fn failed_for_good(&mut self, event: &Event, failed: &AllocFailed) {
+        let key = SeriesKey { pid: event.pid, device: event.device, pool: failed.pool };
+        let Some(series) = self.series(key) else { return };
+        series.out_of_memory += 1;
+        let sheets = sheets(&self.series, event.pid);
+        self.failures.is_certain(event, failed, sheets, || self.flight.recent(event.pid));
+    }
+
+    fn recovered(&mut self, event: &Event, recovered: &AllocRecovered) {
+        let key = SeriesKey { pid: event.pid, device: event.device, pool: recovered.pool };
+        if let Some(series) = self.series(key) {
+            series.recovered += 1;
+        }
+        self.failures.recovered(event.pid, recovered.request);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.recovered(event.pid, recovered.request);
+        }
+    }
+}
+
+/// All pools of a process.
+fn sheets(series: &HashMap<SeriesKey, Series>, pid: u32) -> Vec<(SeriesKey, &Series)> {
+    series.iter().filter(|(key, _)| key.pid == pid).map(|(key, series)| (*key, series)).collect()
 }
 
 /// The stacks that become a place.
@@ -421,13 +445,18 @@ mod tests {
         let mut script = Script::new(PID, Device::Npu(0));
         script.alloc(pools::HAL, 0x1000, 4096).alloc(pools::PTA, 0x1000, 512).alloc(pools::PTA, 0x1200, 1024);
         script.free(pools::PTA, 0x1000).alloc_failed(pools::HAL, 1 << 40, (1, 1));
-        script.alloc_failed(pools::HAL, 1 << 40, (1, 2)).unknown_free(pools::PTA, 0x9000, true);
+        script.alloc_failed(pools::HAL, 1 << 40, (1, 2)).failed_for_good(pools::HAL, 1 << 40, (1, 2));
+        script.unknown_free(pools::PTA, 0x9000, true).alloc_failed(pools::HAL, 9, (2, 1)).alloc_recovered(
+            pools::HAL,
+            9,
+            2,
+        );
         let account = account(&script);
         let pta = of(&account, pools::PTA);
         assert_eq!((pta.allocations, pta.frees, pta.older_frees), (2, 1, 1));
         assert_eq!((pta.allocated_bytes, pta.freed_bytes, pta.live_bytes, pta.live_blocks), (1536, 512, 1024, 1));
         let hal = of(&account, pools::HAL);
-        assert_eq!((hal.live_bytes, hal.out_of_memory + hal.refused), (4096, 1));
+        assert_eq!((hal.live_bytes, hal.out_of_memory, hal.recovered, hal.refused), (4096, 1, 1, 0));
         assert_eq!(account.processes[&PID].events, script.events().len() as u64);
         assert_eq!(account.places, 2);
     }

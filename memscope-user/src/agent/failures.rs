@@ -22,6 +22,10 @@ const MAX_WAITING: usize = 16;
 const NO_LOOK: &str = "there was no time for it";
 /// One bundle of a process in this time.
 const PAUSE_NS: u64 = 60_000_000_000;
+/// A bundle is begun at the first attempt no more often than this: requests of a full pool fail and succeed all the time.
+const PAUSE_OF_ATTEMPTS_NS: u64 = 1_000_000_000;
+/// The outcome of a request is known in this time.
+const LONGEST_REQUEST: Duration = Duration::from_secs(60);
 /// Processes of which the last bundle is remembered.
 const MAX_REMEMBERED: usize = 16_384;
 
@@ -99,7 +103,7 @@ pub struct Bundle {
     pub status: i32,
     /// Where it was asked for.
     pub stacks: Stacks,
-    /// It succeeded at a further attempt.
+    /// It succeeded after all, when it had been taken for failed: its thread waited for the device for more than a second.
     pub recovered: bool,
     /// Number of the request in its process.
     pub request: u64,
@@ -117,15 +121,36 @@ pub struct Bundle {
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     waiting: Vec<Waiting>,
-    last_ns: HashMap<u32, u64>,
+    last: HashMap<u32, Last>,
     /// How long bundles wait for a look; `None`: none comes.
     patience: Option<Duration>,
+}
+
+/// The newest bundles of a process, nanoseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    /// Begun at a first attempt.
+    begun_ns: Option<u64>,
+    /// Of a request that has failed for good.
+    certain_ns: Option<u64>,
+}
+
+impl Last {
+    fn is_soon(last_ns: Option<u64>, time_ns: u64, pause_ns: u64) -> bool {
+        last_ns.is_some_and(|last_ns| time_ns.saturating_sub(last_ns) < pause_ns)
+    }
+
+    fn has_bundle(self, time_ns: u64) -> bool {
+        Self::is_soon(self.certain_ns, time_ns, PAUSE_NS)
+    }
 }
 
 /// A bundle that is not taken yet.
 #[derive(Debug)]
 struct Waiting {
     bundle: Bundle,
+    /// When the request counts as failed if nothing more is known of it; `None`: it has failed for good.
+    uncertain_until: Option<Instant>,
     /// When it is taken although no look has come; `None`: now.
     until: Option<Instant>,
     /// A look has come: the next account has all of it.
@@ -138,7 +163,7 @@ impl Failures {
         self.patience = Some(patience);
     }
 
-    /// A request has failed. `sheets`: all pools of the process.
+    /// The first attempt of a request has failed. `sheets`: all pools of the process.
     pub(super) fn failed(
         &mut self,
         event: &Event,
@@ -146,13 +171,48 @@ impl Failures {
         sheets: Vec<(SeriesKey, &Series)>,
         recent_events: Option<Recent>,
     ) {
-        let is_soon = self.last_ns.get(&event.pid).is_some_and(|last| event.time_ns.saturating_sub(*last) < PAUSE_NS);
-        let is_full = self.waiting.len() >= MAX_WAITING
-            || self.last_ns.len() >= MAX_REMEMBERED && !self.last_ns.contains_key(&event.pid);
-        if is_soon || is_full {
+        let last = self.last.get(&event.pid).copied().unwrap_or_default();
+        let is_soon = Last::is_soon(last.begun_ns, event.time_ns, PAUSE_OF_ATTEMPTS_NS);
+        if !is_soon && !last.has_bundle(event.time_ns) && self.begin(event, failed, sheets, recent_events) {
+            self.last.entry(event.pid).or_default().begun_ns = Some(event.time_ns);
+        }
+    }
+
+    /// It has failed for good. What was live at its last attempt is in a bundle already, if one was begun.
+    pub(super) fn is_certain(
+        &mut self,
+        event: &Event,
+        failed: &AllocFailed,
+        sheets: Vec<(SeriesKey, &Series)>,
+        recent_events: impl FnOnce() -> Option<Recent>,
+    ) {
+        let of_request = (event.pid, failed.request);
+        let is_begun = self.waiting.iter().any(|waiting| waiting.is_of(of_request));
+        let last = self.last.get(&event.pid).copied().unwrap_or_default();
+        if last.has_bundle(event.time_ns) {
+            self.waiting.retain(|waiting| !waiting.is_of(of_request));
             return;
         }
-        self.last_ns.insert(event.pid, event.time_ns);
+        if is_begun || self.begin(event, failed, sheets, recent_events()) {
+            self.last.entry(event.pid).or_default().certain_ns = Some(event.time_ns);
+            let begun = self.waiting.iter_mut().filter(|waiting| waiting.is_of(of_request));
+            begun.for_each(|waiting| waiting.uncertain_until = None);
+        }
+    }
+
+    /// Begins a bundle, if there is room.
+    fn begin(
+        &mut self,
+        event: &Event,
+        failed: &AllocFailed,
+        sheets: Vec<(SeriesKey, &Series)>,
+        recent_events: Option<Recent>,
+    ) -> bool {
+        let is_full = self.waiting.len() >= MAX_WAITING
+            || self.last.len() >= MAX_REMEMBERED && !self.last.contains_key(&event.pid);
+        if is_full {
+            return false;
+        }
         let mut pools: Vec<BundlePool> = sheets.into_iter().map(|(key, series)| pool(key, series)).collect();
         pools.sort_by_key(|pool| (pool.device, pool.pool));
         let bundle = Bundle {
@@ -170,7 +230,9 @@ impl Failures {
             recent_events,
         };
         let until = self.patience.map(|patience| Instant::now() + patience);
-        self.waiting.push(Waiting { bundle, until, is_looked: false });
+        let uncertain_until = Some(Instant::now() + LONGEST_REQUEST);
+        self.waiting.push(Waiting { bundle, uncertain_until, until, is_looked: false });
+        true
     }
 
     /// A place was looked at, or none was. All places of a look come together.
@@ -178,7 +240,8 @@ impl Failures {
         if look.at != LookedAt::FailedRequest {
             return;
         }
-        for Waiting { bundle, until, is_looked } in self.waiting.iter_mut().filter(|waiting| waiting.bundle.pid == pid)
+        for Waiting { bundle, until, is_looked, .. } in
+            self.waiting.iter_mut().filter(|waiting| waiting.bundle.pid == pid)
         {
             match &look.outcome {
                 Looked::Place(place) => {
@@ -194,32 +257,45 @@ impl Failures {
         }
     }
 
-    /// No further looks come.
+    /// Nothing further comes.
     pub(super) fn hurry(&mut self) {
-        self.waiting.iter_mut().for_each(|waiting| waiting.until = None);
+        self.waiting.iter_mut().for_each(Waiting::hurry);
     }
 
-    /// A request has succeeded after all.
+    /// A request has succeeded after all: it leaves no bundle, unless it was taken for failed.
     pub(super) fn recovered(&mut self, pid: u32, request: u64) {
-        let bundles = self.waiting.iter_mut().map(|waiting| &mut waiting.bundle);
-        let of_request = bundles.filter(|bundle| (bundle.pid, bundle.request) == (pid, request));
-        of_request.for_each(|bundle| bundle.recovered = true);
+        self.waiting.retain_mut(|waiting| {
+            let is_recovered = waiting.is_of((pid, request));
+            waiting.bundle.recovered |= is_recovered;
+            !is_recovered || waiting.uncertain_until.is_none()
+        });
     }
 
     /// A process has ended: its rows go with the next account, and name its bundle.
     pub(super) fn ended(&mut self, pid: u32) {
-        self.last_ns.remove(&pid);
-        self.waiting.iter_mut().filter(|waiting| waiting.bundle.pid == pid).for_each(|waiting| waiting.until = None);
+        self.last.remove(&pid);
+        self.waiting.iter_mut().filter(|waiting| waiting.bundle.pid == pid).for_each(Waiting::hurry);
     }
 
     /// The bundles that wait for nothing more.
     pub(super) fn take(&mut self) -> Vec<Bundle> {
         let now = Instant::now();
-        let is_ready = |waiting: &Waiting| waiting.until.is_none_or(|until| now >= until);
+        let is_over = |until: Option<Instant>| until.is_none_or(|until| now >= until);
+        let is_ready = |waiting: &Waiting| is_over(waiting.until) && is_over(waiting.uncertain_until);
         let (ready, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting).into_iter().partition(is_ready);
         self.waiting = waiting;
         self.waiting.iter_mut().filter(|waiting| waiting.is_looked).for_each(|waiting| waiting.until = None);
         ready.into_iter().map(|waiting| waiting.bundle).collect()
+    }
+}
+
+impl Waiting {
+    const fn is_of(&self, (pid, request): (u32, u64)) -> bool {
+        self.bundle.pid == pid && self.bundle.request == request
+    }
+
+    const fn hurry(&mut self) {
+        (self.until, self.uncertain_until) = (None, None);
     }
 }
 
@@ -271,28 +347,55 @@ mod tests {
         model::{EventKind, LiveSum},
     };
 
+    fn bundles(script: &Script) -> (Books, Vec<Bundle>) {
+        let mut books = Books::default();
+        books.keep_recent(3);
+        script.events().iter().for_each(|event| books.observe(event));
+        let bundles = books.take().bundles;
+        (books, bundles)
+    }
+
     /// The bundle has the request, and each pool with its places, the largest first; a second failure within a minute makes none.
     #[test]
     fn bundle_of_a_failed_request() {
         let mut script = Script::new(7, Device::Npu(1));
         script.alloc(pools::HAL, 0x1000, 100).alloc(pools::HAL, 0x2000, 300).alloc(pools::PTA, 0x1000, 60);
-        script.alloc_failed(pools::HAL, 1 << 30, (1, 1)).alloc_failed(pools::HAL, 1 << 29, (2, 1));
-        script.alloc_recovered(pools::HAL, 1 << 30, 1);
-        let mut books = Books::default();
-        books.keep_recent(3);
-        script.events().iter().for_each(|event| books.observe(event));
-        let bundles = books.take().bundles;
+        script.alloc_failed(pools::HAL, 1 << 30, (1, 1)).free(pools::PTA, 0x1000);
+        script.failed_for_good(pools::HAL, 1 << 30, (1, 1)).alloc_failed(pools::HAL, 1 << 29, (2, 1));
+        script.failed_for_good(pools::HAL, 1 << 29, (2, 1)).alloc_recovered(pools::HAL, 1 << 30, 1);
+        let (mut books, bundles) = bundles(&script);
         assert_eq!(bundles.len(), 1, "{bundles:#?}");
         let recent = &bundles[0].recent_events.as_ref().expect("a record").events;
         let recent: Vec<_> = recent.iter().map(|event| (event.event, event.size_bytes)).collect();
         assert_eq!(recent, [(What::Alloc, Some(300)), (What::Alloc, Some(60)), (What::AllocFailed, Some(1 << 30))]);
         let bundle = &bundles[0];
         assert_eq!((bundle.pid, bundle.device, bundle.requested_bytes), (7, Device::Npu(1), 1 << 30));
+        // It waited for its device for long.
         assert!(bundle.recovered);
         let sums: Vec<_> = bundle.pools.iter().map(|pool| (pool.pool, pool.live_bytes, pool.places.len())).collect();
         assert_eq!(sums, [(pools::HAL, 400, 2), (pools::PTA, 60, 1)]);
         assert_eq!((bundle.pools[0].places[0].size_bytes, bundle.pools[0].places[0].live_bytes), (Some(300), 300));
         assert!(books.take().bundles.is_empty());
+    }
+
+    /// A request that succeeds at its second attempt leaves no bundle, and hides none: the next one, a moment later, fails for good. One that goes
+    /// on at the time of an account waits for its outcome.
+    #[test]
+    fn only_what_fails_for_good_leaves_a_bundle() {
+        let mut script = Script::new(7, Device::Npu(1));
+        script.alloc(pools::HAL, 0x1000, 100).alloc_failed(pools::HAL, 50, (1, 1)).alloc_recovered(pools::HAL, 50, 1);
+        script.alloc_failed(pools::HAL, 70, (2, 1)).alloc_failed(pools::HAL, 70, (2, 2));
+        let (mut books, none) = bundles(&script);
+        assert_eq!(none, []);
+        let seen = script.events().len();
+        script.failed_for_good(pools::HAL, 70, (2, 2));
+        script.events()[seen..].iter().for_each(|event| books.observe(event));
+        let account = books.take();
+        let of_bundle = |bundle: &Bundle| (bundle.request, bundle.requested_bytes, bundle.recovered);
+        assert_eq!(account.bundles.iter().map(of_bundle).collect::<Vec<_>>(), [(2, 70, false)]);
+        let (books, none) = bundles(&script.alloc_failed(pools::HAL, 90, (3, 1)));
+        drop(books);
+        assert_eq!(none.len(), 1);
     }
 
     /// A bundle waits for the look that comes after the failure; places have what was found, the others nothing. Without a look it says so.
@@ -302,7 +405,7 @@ mod tests {
         let mut script = Script::new(7, Device::Npu(1));
         script.stacks(&["serve.py(3): keep"], &[]).alloc(pools::PTA, 0x1000, 64);
         script.stacks(&["serve.py(9): other"], &[]).alloc(pools::PTA, 0x2000, 32);
-        script.alloc_failed(pools::PTA, 1 << 30, (1, 1));
+        script.alloc_failed(pools::PTA, 1 << 30, (1, 1)).failed_for_good(pools::PTA, 1 << 30, (1, 1));
         let of = |event: &Event| if let EventKind::Alloc(alloc) = &event.kind { Some(alloc.block) } else { None };
         let block = script.events().iter().find_map(of).expect("a block");
         let live = LiveSum { blocks: 1, size_bytes: 64 };

@@ -74,6 +74,7 @@ struct Counters {
     freed_bytes: u64,
     older_frees: u64,
     out_of_memory: u64,
+    recovered: u64,
     refused: u64,
     sizes: [u64; SIZE_BOUNDS.len() + 1],
 }
@@ -87,6 +88,7 @@ impl Counters {
             (&mut self.freed_bytes, series.freed_bytes),
             (&mut self.older_frees, series.older_frees),
             (&mut self.out_of_memory, series.out_of_memory),
+            (&mut self.recovered, series.recovered),
             (&mut self.refused, series.refused),
         ];
         for (sum, number) in sums.into_iter().chain(self.sizes.iter_mut().zip(series.sizes)) {
@@ -278,6 +280,7 @@ fn of_counters(group: &Group, counters: &Counters) -> Vec<Sample> {
         count("memscope_freed_bytes", counters.freed_bytes),
         count("memscope_blocks_before_attach_freed", counters.older_frees),
         failed("oom", counters.out_of_memory),
+        failed("recovered", counters.recovered),
         failed("refused", counters.refused),
         Sample {
             family: "memscope_allocation_size_bytes",

@@ -179,7 +179,12 @@ pub const FAMILIES: &[Family] = &[
         None,
         "Frees of blocks that were allocated before the attach, or never seen.",
     ),
-    family("memscope_allocation_failures", Kind::Counter, None, "Requests that failed, however often they were tried."),
+    family(
+        "memscope_allocation_failures",
+        Kind::Counter,
+        None,
+        "Requests that failed, however often they were tried; `recovered` ones succeeded at a further attempt.",
+    ),
     family("memscope_allocation_size_bytes", Kind::Histogram, BYTES, "Sizes of allocated blocks."),
     family("memscope_events", Kind::Counter, None, "Events seen."),
     family("memscope_events_lost", Kind::Counter, None, "Records lost, so that figures may be too low."),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::curve::{Curve, Points};
 use crate::{
     hash::HashMap,
-    model::{Alloc, AllocFailed, Block, Device, Free, FreeCause, Pool, Stack, Stacks, UnknownFree},
+    model::{Alloc, Block, Device, Free, FreeCause, Pool, Stack, Stacks, UnknownFree},
     session::PoolSums,
 };
 
@@ -74,8 +74,10 @@ pub struct Series {
     pub freed_bytes: u64,
     /// Frees of blocks that are older than the trace, or were never seen.
     pub older_frees: u64,
-    /// Requests that failed for want of memory.
+    /// Requests that failed for good, for want of memory.
     pub out_of_memory: u64,
+    /// Requests that failed for want of memory, and succeeded at a further attempt.
+    pub recovered: u64,
     /// Requests that were refused for another reason.
     pub refused: u64,
     /// Live blocks.
@@ -185,11 +187,6 @@ impl Series {
         if let (Some(used), Some(size)) = (&mut self.used_bytes, free.size_bytes) {
             *used = used.saturating_sub(size);
         }
-    }
-
-    pub(super) fn failed(&mut self, failed: &AllocFailed) {
-        let count = if failed.out_of_memory { &mut self.out_of_memory } else { &mut self.refused };
-        *count += 1;
     }
 
     /// What the pool says of itself. One that does not say what it holds says nothing of what it has handed out either.

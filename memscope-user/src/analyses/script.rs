@@ -7,8 +7,8 @@ use crate::backend::ascend::{modules, pools};
 use crate::model::{
     Alloc, AllocApi, AllocFailed, AllocRecovered, Asked, Block, BlockReturned, Device, DeviceUsage, DriverFigures,
     Event, EventKind, FoundHeld, FoundPurpose, Free, FreeCause, HeldAs, LiveSum, Look, Looked, LookedAt, Module, Name,
-    PageType, PlaceLook, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks, StreamUse,
-    UnknownFree,
+    OutOfMemory, PageType, PlaceLook, Pool, ProcessUsage, Region, RegionKind, RunEnd, Stack, StackEnd, Stacks,
+    StreamUse, UnknownFree,
 };
 
 /// Writes the events of a run. Events belong to the process and device last given to [`Script::on`].
@@ -43,6 +43,11 @@ pub(crate) fn observe(mut observer: impl Observer, events: &[Event], end: &RunEn
         observer.observe(event);
     }
     observer.finish(end);
+}
+
+/// A request of this number, at an attempt, for which memory was out.
+const fn failed(pool: Pool, size_bytes: u64, (request, attempt): (u64, u32)) -> AllocFailed {
+    AllocFailed { pool, size_bytes, status: 6, flags: 0, caller: None, out_of_memory: true, request, attempt }
 }
 
 impl Script {
@@ -336,17 +341,14 @@ impl Script {
     }
 
     /// Attempt `attempt` of request `request` fails.
-    pub(crate) fn alloc_failed(&mut self, pool: Pool, size_bytes: u64, (request, attempt): (u64, u32)) -> &mut Self {
-        self.push(EventKind::AllocFailed(AllocFailed {
-            pool,
-            size_bytes,
-            status: 6,
-            flags: 0,
-            caller: None,
-            out_of_memory: true,
-            request,
-            attempt,
-        }))
+    pub(crate) fn alloc_failed(&mut self, pool: Pool, size_bytes: u64, number: (u64, u32)) -> &mut Self {
+        self.push(EventKind::AllocFailed(failed(pool, size_bytes, number)))
+    }
+
+    /// The request has failed for good, at this attempt.
+    #[cfg(feature = "cli")]
+    pub(crate) fn failed_for_good(&mut self, pool: Pool, size_bytes: u64, number: (u64, u32)) -> &mut Self {
+        self.push(EventKind::OutOfMemory(OutOfMemory::Trigger(failed(pool, size_bytes, number))))
     }
 
     /// Request `request` succeeds after all.

@@ -146,6 +146,27 @@ fn bundle_has_the_newest_events() {
 /// Asked of the driver at SIGUSR1: `aclrtMalloc` adds 32 bytes.
 const TOO_MUCH: u64 = (1 << 50) + 32;
 
+/// A request that succeeds at its third attempt leaves no bundle, and hides none: two fail for good half a second later, at once, and leave one.
+#[test]
+fn bundle_is_of_what_fails_for_good() {
+    const MIB: u64 = 1 << 20;
+    let name = own_name("rtry");
+    let agent = Agent::start(&name);
+    let mut target = waiting_with(&name, "scenes", &["retries"], &[("ASCEND_SIM_CAPACITY_MB", "256")]);
+    let _ = agent.wait_for_processes(1);
+    fs::write(target.folder.path().join("go"), "\n").expect("it reads");
+    assert!(target.wait().success());
+    let page = agent.wait_for_processes(0);
+    let bundle: Value = serde_json::from_slice(&fs::read(agent.bundle()).expect("a bundle")).expect("JSON");
+    let requested = bundle["requested_bytes"].as_u64().expect("bytes");
+    // `aclrtMalloc` adds 32 bytes.
+    let sizes = [180, 190].map(|size| size * MIB + 32);
+    assert!(sizes.contains(&requested) && bundle["recovered"] == false, "{bundle:#}");
+    let failed = |reason| page.count("memscope_allocation_failures_total", &[("layer", "hal"), ("reason", reason)]);
+    assert_eq!(["oom", "recovered", "refused"].map(failed), [2, 1, 0].map(Some));
+    agent.end();
+}
+
 /// What happened, the address, and the size.
 type Recent = (String, Option<u64>, Option<u64>);
 

@@ -231,6 +231,7 @@ fn pools_of_reduced_processes_are_read() {
     let mut node = flooded([own, parent], start);
     let mut script = Script::new(own, Device::Npu(0));
     script.alloc(pools::HAL, 0x1000, 1 << 20).alloc_failed(pools::HAL, 1 << 40, (1, 1)).alloc(pools::PTA, 0x1000, 5);
+    script.failed_for_good(pools::HAL, 1 << 40, (1, 1));
     let mut books = Books::default();
     let start_of = ProcessStart { parent: 0, attached: true, command: "server".into(), pid_within: None };
     books.observe(&Event { kind: EventKind::ProcessStart(start_of), ..script.events()[0].clone() });
