@@ -166,9 +166,10 @@ struct Thread {
 }
 
 impl Thread {
-    /// The request, unless the thread has given it up.
-    fn wanted(&self) -> Option<Request> {
-        self.open.filter(|_| self.questions == self.for_segments)
+    /// The request, unless the thread has given it up at this time.
+    fn wanted(&self, time_ns: u64) -> Option<Request> {
+        let is_soon = time_ns.saturating_sub(self.time_ns) < PATIENCE_NS;
+        self.open.filter(|_| is_soon && self.questions == self.for_segments)
     }
 
     const fn is_over(&self) -> bool {
@@ -287,10 +288,8 @@ impl Failing {
 
     /// An attempt of thread `tid` has failed: a further one of its open request, or the first of a new one.
     fn attempt(&mut self, tid: u32, time_ns: u64, wish: Wish, is_direct: bool) -> Request {
-        let known = self.threads.get(&tid);
-        let is_soon = known.is_some_and(|thread| time_ns.saturating_sub(thread.time_ns) < PATIENCE_NS);
-        let request = match known.and_then(Thread::wanted) {
-            Some(open) if open.wish == wish && is_soon => Request { attempts: open.attempts + 1, ..open },
+        let request = match self.threads.get(&tid).and_then(|thread| thread.wanted(time_ns)) {
+            Some(open) if open.wish == wish => Request { attempts: open.attempts + 1, ..open },
             _ => Request { number: self.number(), attempts: 1, wish, is_direct },
         };
         if known_or_room(&mut self.threads, tid) {
@@ -364,37 +363,37 @@ impl Failing {
 
     /// The driver gave the thread memory: maybe for its failed request.
     pub(super) fn driver_gave(&mut self, size_bytes: u64, turn: &mut Turn<'_>) {
-        let tid = turn.at.tid;
-        let is_direct = || self.threads.get(&tid).and_then(Thread::wanted).is_some_and(|request| request.is_direct);
-        if (!self.has_pool || is_direct())
-            && let Some(request) = self.granted(tid, size_bytes, turn.backend().padding_bytes())
+        let At { tid, time_ns, .. } = turn.at;
+        let is_direct = |thread: &Thread| thread.wanted(time_ns).is_some_and(|request| request.is_direct);
+        if (!self.has_pool || self.threads.get(&tid).is_some_and(is_direct))
+            && let Some(request) = self.granted(tid, time_ns, size_bytes, turn.backend().padding_bytes())
         {
             self.recovered(request, turn);
         }
     }
 
     /// The request that a block of this size answers.
-    fn granted(&mut self, tid: u32, size_bytes: u64, padding_bytes: u64) -> Option<Request> {
-        let request = self.threads.get(&tid)?.wanted()?;
+    fn granted(&mut self, tid: u32, time_ns: u64, size_bytes: u64, padding_bytes: u64) -> Option<Request> {
+        let request = self.threads.get(&tid)?.wanted(time_ns)?;
         let fits = size_bytes.checked_sub(request.wish.size_bytes).is_some_and(|more| more <= padding_bytes);
-        if fits { self.succeeded(tid) } else { None }
+        if fits { self.succeeded(tid, time_ns) } else { None }
     }
 
     /// A pool gave the thread a block: its failed request succeeded, unless it asked for this one later. `asked_ns`: when, if that is known.
     pub(super) fn pool_gave(&mut self, asked_ns: Option<u64>, turn: &mut Turn<'_>) {
-        let tid = turn.at.tid;
+        let At { tid, time_ns, .. } = turn.at;
         let failed_before = |asked_ns| self.threads.get(&tid).is_some_and(|thread| thread.time_ns < asked_ns);
         if asked_ns.is_some_and(failed_before) {
             return;
         }
-        if let Some(request) = self.succeeded(tid) {
+        if let Some(request) = self.succeeded(tid, time_ns) {
             self.recovered(request, turn);
         }
     }
 
     /// The thread's request succeeded; returns it, unless it had been given up.
-    fn succeeded(&mut self, tid: u32) -> Option<Request> {
-        let request = self.threads.get(&tid)?.wanted();
+    fn succeeded(&mut self, tid: u32, time_ns: u64) -> Option<Request> {
+        let request = self.threads.get(&tid)?.wanted(time_ns);
         self.close(tid);
         request
     }

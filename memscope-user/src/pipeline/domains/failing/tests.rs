@@ -30,7 +30,7 @@ fn giving_up_ends_a_request() {
     let mut failing = Failing::default();
     assert_eq!(numbers(&mut failing, &[(1, 0, 100)]), [(1, 1)]);
     failing.ask(1);
-    assert_eq!(failing.succeeded(1), None);
+    assert_eq!(failing.succeeded(1, 1), None);
     assert_eq!(numbers(&mut failing, &[(1, 1, 100)]), [(2, 1)]);
     failing.ask(1);
     assert_eq!(numbers(&mut failing, &[(1, 2, 100)]), [(3, 1)]);
@@ -48,7 +48,7 @@ fn making_a_segment_is_no_giving_up() {
     failing.ask(1);
     failing.ask(1);
     failing.reserved(1);
-    assert_eq!(failing.succeeded(1), None);
+    assert_eq!(failing.succeeded(1, 1), None);
     assert_eq!(numbers(&mut failing, &[(1, 2, 100)]), [(2, 1)]);
 }
 
@@ -57,10 +57,19 @@ fn making_a_segment_is_no_giving_up() {
 fn driver_sizes_are_padded() {
     let mut failing = Failing::default();
     failing.attempt(1, 0, wish(1000), false);
-    assert_eq!(failing.granted(1, 999, 4096), None);
-    assert_eq!(failing.granted(2, 1000, 4096), None);
-    assert_eq!(failing.granted(1, 1056, 4096).map(|request| request.attempts), Some(1));
-    assert_eq!(failing.granted(1, 1056, 4096), None);
+    assert_eq!(failing.granted(1, 1, 999, 4096), None);
+    assert_eq!(failing.granted(2, 1, 1000, 4096), None);
+    assert_eq!(failing.granted(1, 1, 1056, 4096).map(|request| request.attempts), Some(1));
+    assert_eq!(failing.granted(1, 1, 1056, 4096), None);
+}
+
+/// What is asked for minutes later is another request.
+#[test]
+fn a_request_does_not_last_for_ever() {
+    let mut failing = Failing::default();
+    failing.attempt(1, 0, wish(1000), false);
+    assert_eq!(failing.granted(1, 61 * SECOND, 1000, 4096), None);
+    assert!(failing.granted(1, 59 * SECOND, 1000, 4096).is_some());
 }
 
 /// Many threads that fail cost a bounded amount of memory, and the newest is followed.
