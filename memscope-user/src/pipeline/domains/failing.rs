@@ -12,21 +12,20 @@
 //! attempt, is silent for [`SILENCE_NS`], or ends. The rows leave at that moment, with the blocks live at the last
 //! attempt: a program that fails cleans up.
 
+mod suspects;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use self::suspects::Suspects;
 use super::super::rows::RawCall;
 use super::super::turn::{At, Turn};
 use super::pools::{PoolRequest, Pools};
 use super::{Interpreted, mstx};
 use crate::decode::Phase;
-use crate::hash::HashMap;
-use crate::model::{
-    AllocFailed, AllocRecovered, Block, Device, DeviceMemory, EventKind, Name, OutOfMemory, Pool, Stacks,
-};
+use crate::model::{AllocFailed, AllocRecovered, Device, DeviceMemory, EventKind, Name, OutOfMemory, Pool, Stacks};
 use crate::probes::{FailingCall, Field};
 
 /// Most threads of a process with followed failures.
@@ -141,13 +140,6 @@ struct Obituary {
     time_ns: u64,
     stacks: Stacks,
     suspects: Arc<Suspects>,
-}
-
-/// Blocks live at an attempt.
-#[derive(Debug)]
-struct Suspects {
-    newest: Vec<Block>,
-    largest: Vec<Block>,
 }
 
 /// A thread since its last failure.
@@ -327,10 +319,8 @@ impl Failing {
         {
             return Arc::clone(suspects);
         }
-        let on_device = || turn.home.blocks.all().filter(|block| block.device == device);
-        let newest = largest_by(on_device(), count, |block| block.allocation_id);
-        let largest = largest_by(on_device(), count, |block| block.size_bytes);
-        let suspects = Arc::new(Suspects { newest, largest });
+        let suspects =
+            Arc::new(Suspects::among(|| turn.home.blocks.all().filter(|block| block.device == device), count));
         self.looked = Some((time_ns, device, Arc::clone(&suspects)));
         suspects
     }
@@ -479,25 +469,4 @@ fn known_or_room(threads: &mut BTreeMap<u32, Thread>, tid: u32) -> bool {
         threads.retain(|_, thread| thread.obituary.is_some());
     }
     threads.len() < MAX_THREADS || threads.contains_key(&tid)
-}
-
-/// The `count` blocks with the highest keys, highest first; of equals the older first.
-fn largest_by(blocks: impl Iterator<Item = Block>, count: usize, key: impl Fn(&Block) -> u64) -> Vec<Block> {
-    use std::cmp::Reverse;
-
-    let mut kept = BinaryHeap::with_capacity(count + 1);
-    let mut found: HashMap<u64, Block> = HashMap::default();
-    for block in blocks {
-        let number = block.allocation_id;
-        kept.push(Reverse((key(&block), Reverse(number))));
-        found.insert(number, block);
-        if kept.len() > count
-            && let Some(Reverse((_, Reverse(least)))) = kept.pop()
-        {
-            found.remove(&least);
-        }
-    }
-    let mut kept: Vec<_> = kept.into_iter().map(|Reverse(kept)| kept).collect();
-    kept.sort_unstable_by(|one, other| other.cmp(one));
-    kept.into_iter().filter_map(|(_, Reverse(number))| found.remove(&number)).collect()
 }
