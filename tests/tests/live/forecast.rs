@@ -123,6 +123,7 @@ fn a_steady_server_has_no_date() {
 fn ctrl_c_prints_the_forecast() {
     let target = steady();
     let running = tracer(&target, &["--limit", "20GiB"]).start();
+    running.wait_for_message("watching process", 1);
     std::thread::sleep(Duration::from_secs(3));
     running.signal(Signal::SIGINT);
     let run = running.finish();
@@ -138,6 +139,7 @@ fn a_server_that_is_killed() {
         let mut target = growing(100_000, 1);
         let options: &[&str] = if json { &["--json"] } else { &[] };
         let running = tracer(&target, options).option("--limit=20GiB").start();
+        running.wait_for_message("watching process", 1);
         std::thread::sleep(Duration::from_secs(3));
         target.signal(Signal::SIGKILL);
         assert!(!target.wait().success());
