@@ -143,11 +143,18 @@ fn judging(growth: GrowthAnalysis) -> Judged {
 /// a filter splits these.
 #[must_use]
 pub fn beside_leaks(whole_pools: bool) -> Vec<Box<dyn Analysis>> {
-    let is_free = |question: &&Question| {
-        question.automatic == Automatic::Always && (whole_pools || question.sees != Sees::WholePools)
-    };
-    let silent = AnalysisSet::judging().silent();
-    Question::all().filter(is_free).fold(silent, |set, question| (question.add)(Asked::default(), set)).into_vec()
+    silent(|question| question.automatic == Automatic::Always && (whole_pools || question.sees != Sees::WholePools))
+}
+
+/// What the first screen has of requests that failed.
+#[must_use]
+pub fn of_failures() -> Vec<Box<dyn Analysis>> {
+    silent(|question| question.word == oom::QUESTION.word)
+}
+
+fn silent(which: impl Fn(&Question) -> bool) -> Vec<Box<dyn Analysis>> {
+    let chosen = Question::all().filter(|question| which(question));
+    chosen.fold(AnalysisSet::judging().silent(), |set, question| (question.add)(Asked::default(), set)).into_vec()
 }
 
 /// Leak analyses for files: by the marks with the text `mark` if it is given, else by steps, growth and what is live at the end.

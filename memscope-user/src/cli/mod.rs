@@ -12,6 +12,7 @@ mod diff;
 mod doctor;
 mod explain;
 mod export;
+mod failures;
 mod file_size;
 mod fleet;
 mod forecast;

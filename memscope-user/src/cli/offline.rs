@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use super::{
     FAILURE, FOUND, USAGE,
     args::{CollectArgs, LogLevel, RecoverArgs, ReplayArgs},
-    error, message, messages, page, progress, report,
+    error, failures, message, messages, page, progress, report,
     runs::{self, captures, one_capture},
     terminal,
 };
@@ -147,9 +147,11 @@ fn outputs_of<R: Read>(
     if !failures.is_empty() {
         bail!(failures.join("; "));
     }
-    report::print(collect, &replayed.outcome, file).context("cannot print the report")?;
+    let end = &replayed.outcome.end;
+    let findings = failures::found(collect, (&replayed.outcome.findings, end), file);
+    report::print(collect, (&findings, end), file).context("cannot print the report")?;
     page::of_capture(&collect.html, capture, collect.decompose_rules.as_deref(), &collect.select)?;
-    Ok(report::is_failed(&collect.fail_on, &replayed.outcome.findings, &replayed.outcome.end))
+    Ok(report::is_failed(&collect.fail_on, &findings, end))
 }
 
 /// Reports the way a capture ends, if unexpected.

@@ -12,7 +12,6 @@ use crate::{
     model::RunEnd,
     os::secure_env,
     overview::{self, Check, Checked, Failed, Gate, Overview, Unseen},
-    pipeline::Outcome,
     session::outputs::compares_steps,
     sinks::{self, report::Report},
 };
@@ -28,16 +27,20 @@ pub(super) fn refuse_borrowed_rights(library: Option<&Path>) -> Result<(), Strin
 }
 
 /// Prints the findings: text, or JSON for machines. `file` is the file to read them from again.
-pub(super) fn print(args: &CollectArgs, outcome: &Outcome, file: Option<&Path>) -> std::io::Result<()> {
-    if outcome.end.nothing_selected {
+pub(super) fn print(
+    args: &CollectArgs,
+    (findings, end): (&[Finding], &RunEnd),
+    file: Option<&Path>,
+) -> std::io::Result<()> {
+    if end.nothing_selected {
         message(args.level_of_messages(), LogLevel::Warning, format_args!("{}", overview::NOTHING_SELECTED));
     }
     if args.json {
-        return terminal::print_json(|mut out| sinks::report::write_json(&outcome.findings, &outcome.end, &mut out));
+        return terminal::print_json(|mut out| sinks::report::write_json(findings, end, &mut out));
     }
     let leak_blocks = args.leak_blocks || args.verbose;
     let report = Report { step_hint: compares_steps(&args.options()), leak_blocks, ..Report::default() };
-    print_text(args.report(), report, (&outcome.findings, &outcome.end), file)
+    print_text(args.report(), report, (findings, end), file)
 }
 
 /// Reports the conditions of `--fail-on` that hold. Returns whether one does.

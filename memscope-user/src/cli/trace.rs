@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::{
     FAILURE, FOUND, RUN_FAILURE, USAGE,
     args::{CollectArgs, LogLevel, RunArgs, TraceArgs},
-    error, heap, message, messages, page,
+    error, failures, heap, message, messages, page,
     progress::Spinner,
     report,
     signals::{self, Caught, Signals},
@@ -257,9 +257,12 @@ impl Console {
                 if !results.traced_any {
                     collect.analysis.chosen = collect.analysis.chosen.without("leaks");
                 }
-                let found = report::is_failed(&collect.fail_on, &outcome.findings, &outcome.end);
+                let capture = results.capture.as_deref();
+                let whole = capture.filter(|_| results.capture_error.is_none());
+                let findings = failures::found(&collect, (&outcome.findings, &outcome.end), whole);
+                let found = report::is_failed(&collect.fail_on, &findings, &outcome.end);
                 self.found.store(found, Ordering::Relaxed);
-                report::print(&collect, outcome, results.capture.as_deref())
+                report::print(&collect, (&findings, &outcome.end), capture)
             }
             _ => Ok(()),
         };

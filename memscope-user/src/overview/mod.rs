@@ -111,6 +111,12 @@ impl Overview {
         processes.sort_by_key(|process| (process.verdict, std::cmp::Reverse(process.total_bytes()), process.pid));
         Self { processes }
     }
+
+    /// Whether requests failed that nothing looked at.
+    pub(crate) fn has_unread_failures(&self) -> bool {
+        let checks = self.processes.iter().flat_map(|process| &process.checks);
+        checks.into_iter().any(|check| (check.topic, check.checked) == (Topic::OutOfMemory, checks::REQUESTS_FAILED))
+    }
 }
 
 impl ProcessOverview {

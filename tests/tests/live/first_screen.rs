@@ -54,7 +54,25 @@ fn a_leak_is_the_first_verdict() {
 #[test]
 fn an_out_of_memory_is_the_first_verdict() {
     let run = scene("retries").option("--analysis=leaks,oom").env("ASCEND_SIM_CAPACITY_MB", "256").finish();
-    let lines = screen(&run);
+    says_what_failed(&run);
+}
+
+/// The same where no analysis was asked for: the capture has what is needed. Findings as JSON are those that were asked for.
+#[test]
+fn an_out_of_memory_is_found_unasked() {
+    let run = scene("retries").option("--fail-on=oom").env("ASCEND_SIM_CAPACITY_MB", "256").finish();
+    says_what_failed(&run);
+    assert_ne!(run.code(), 0, "{}", run.said());
+    let replayed = Tracer::replay(&run.folder.capture()).option("--report=summary").env("LC_ALL", "C.UTF-8").finish();
+    assert_eq!(screen(&replayed)[..8], screen(&run)[..8]);
+    let run = scene("retries").option("--json").env("ASCEND_SIM_CAPACITY_MB", "256").finish();
+    let (found, text) = (run.json(), run.said());
+    let mut kinds = found["findings"].as_array().expect("a list").iter().map(|it| it["finding"].as_str());
+    assert!(!kinds.any(|kind| kind == Some("oom")), "{text}");
+}
+
+fn says_what_failed(run: &Run) {
+    let lines = screen(run);
     let asked = |mib: u64| lines[2].starts_with(&format!(" ✗ OUT OF MEMORY  {} asked for at ", spelt(mib * MIB)));
     assert!(asked(180) || asked(190), "{}", run.said());
     assert!(lines[3].trim_start().starts_with("CAUSE"), "{}", run.said());
