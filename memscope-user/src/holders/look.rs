@@ -29,7 +29,7 @@ const PASSES: usize = 3;
 const AGAIN_WITHIN: Duration = Duration::from_secs(5);
 /// Readings of lists at most, for blocks without a path.
 const LIST_READINGS: usize = 2;
-/// Longest search for paths; the answer says what was not searched by then.
+/// Longest search for paths, behind the reading; the answer says what was not searched by then.
 const PATIENCE_S: u64 = 60;
 
 /// Which blocks are asked for.
@@ -87,7 +87,11 @@ pub enum Refused {
 /// Answers a question about a process. Where blocks have no holder it reads again: items of a list or dict that grows move to another place, and a
 /// pass that meets this finds neither.
 pub(super) fn look(source: &dyn Source, question: &Question) -> Result<Holders, Refused> {
-    let begin = Instant::now();
+    look_since(source, question, Instant::now())
+}
+
+/// The same; the reading began at this time.
+pub(super) fn look_since(source: &dyn Source, question: &Question, begin: Instant) -> Result<Holders, Refused> {
     let mut best: Option<(Sum, Holders)> = None;
     let mut renewed: Option<Box<dyn Source>> = None;
     for _ in 0..PASSES {
@@ -141,7 +145,8 @@ fn look_once(source: &dyn Source, question: &Question, begin: Instant) -> Result
         graph.set_pool(pool.own.iter().copied(), pool.live());
     }
     let (blocks, left_out) = chosen(&question.which, &graph, pool.as_ref())?;
-    let deadline = Allowed { work: None, until: begin + Duration::from_secs(PATIENCE_S) }.begin();
+    // Hundreds of gigabytes are read for minutes: that is no time of the search.
+    let deadline = Allowed { work: None, until: Instant::now() + Duration::from_secs(PATIENCE_S) }.begin();
     let (mut held, unsearched) = search_all(&graph, &blocks, question.paths, deadline);
     if !question.keys {
         for way in held.iter_mut().flat_map(|block| &mut block.paths) {
@@ -158,7 +163,8 @@ fn look_once(source: &dyn Source, question: &Question, begin: Instant) -> Result
     let mut notes = notes(source, &found, &pointers, &heap, pool.as_ref());
     let is_by_storage = pool.is_err() && !matches!(question.which, Which::These(_));
     notes.extend(is_by_storage.then(|| BY_STORAGE.to_owned()));
-    notes.extend(left_out_text(left_out + unsearched));
+    notes.extend(left_out_text(left_out, "there are too many for one answer"));
+    notes.extend(left_out_text(unsearched, "the search took too long"));
     Ok(Holders {
         python: python.map(|python| format!("CPython 3.{}", python.layout.minor)),
         pool: pool.as_ref().ok().map(sums),
@@ -172,8 +178,8 @@ fn look_once(source: &dyn Source, question: &Question, begin: Instant) -> Result
     })
 }
 
-fn left_out_text(blocks: u64) -> Option<String> {
-    (blocks > 0).then(|| format!("{blocks} smaller blocks were not looked at: there are too many for one answer"))
+fn left_out_text(blocks: u64, why: &str) -> Option<String> {
+    (blocks > 0).then(|| format!("{blocks} smaller blocks were not looked at: {why}"))
 }
 
 fn ranges(which: &Which) -> Vec<Range<u64>> {
