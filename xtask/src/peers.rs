@@ -1,8 +1,8 @@
 //! `prometheus`, `victoriametrics`, `rotel` and `containerd`: the node agent beside the real programs that it works with.
 
-use anyhow::Result;
-
 use std::path::PathBuf;
+
+use anyhow::Result;
 
 use crate::{
     arch::Arch,
@@ -36,7 +36,7 @@ pub(crate) const VICTORIAMETRICS: Peer = Peer {
     from: Origin::Debian("trixie", &["victoria-metrics"]),
     place: "MEMSCOPE_VICTORIAMETRICS",
 };
-/// A collector for OpenTelemetry: takes logs, too. Its version before 1 that has packages for CPython 3.11.
+/// A collector for OpenTelemetry: takes logs, too. Its version before 1 that has packages for `CPython` 3.11.
 pub(crate) const ROTEL: Peer = Peer { name: "rotel", from: Origin::Python("rotel==0.0.1a15"), place: "MEMSCOPE_ROTEL" };
 /// Version 1.6, with a program for its one image: names and labels of pods.
 pub(crate) const CONTAINERD: Peer = Peer {

@@ -112,8 +112,9 @@ impl Overview {
         Self { processes }
     }
 
-    /// Whether requests failed that nothing looked at.
-    pub(crate) fn has_unread_failures(&self) -> bool {
+    /// Whether requests failed that no analysis looked at.
+    #[must_use]
+    pub fn has_unread_failures(&self) -> bool {
         let checks = self.processes.iter().flat_map(|process| &process.checks);
         checks.into_iter().any(|check| (check.topic, check.checked) == (Topic::OutOfMemory, checks::REQUESTS_FAILED))
     }
