@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     evidence::minutes::{Minutes, Recorder, State, minute_of},
-    failures::{Bundle, Failures},
+    failures::{Bundle, Failures, Then},
     flight::Flight,
     series::{Place, Series, SeriesKey},
 };
@@ -111,7 +111,7 @@ impl Books {
         self.failures.expect_holders(patience);
     }
 
-    /// A bundle has the newest events of its process: so many at most.
+    /// A bundle has the newest `events` of its process, at most.
     pub fn keep_recent(&mut self, events: usize) {
         self.flight = Flight::of_most(events);
     }
@@ -353,8 +353,7 @@ impl Books {
             series.refused += 1;
             return;
         }
-        let sheets = sheets(&self.series, event.pid);
-        self.failures.failed(event, failed, sheets, self.flight.recent(event.pid));
+        self.failures.failed(event, failed, || then(&self.series, &self.flight, event.pid));
         if let Some(recorder) = &mut self.recorder {
             recorder.failed(key, event, failed);
         }
@@ -362,10 +361,10 @@ impl Books {
 
     fn failed_for_good(&mut self, event: &Event, failed: &AllocFailed) {
         let key = SeriesKey { pid: event.pid, device: event.device, pool: failed.pool };
-        let Some(series) = self.series(key) else { return };
-        series.out_of_memory += 1;
-        let sheets = sheets(&self.series, event.pid);
-        self.failures.is_certain(event, failed, sheets, || self.flight.recent(event.pid));
+        let is_new = self.failures.is_certain(event, failed, || then(&self.series, &self.flight, event.pid));
+        if let Some(series) = self.series(key).filter(|_| is_new) {
+            series.out_of_memory += 1;
+        }
     }
 
     fn recovered(&mut self, event: &Event, recovered: &AllocRecovered) {
@@ -380,9 +379,10 @@ impl Books {
     }
 }
 
-/// All pools of a process.
-fn sheets(series: &HashMap<SeriesKey, Series>, pid: u32) -> Vec<(SeriesKey, &Series)> {
-    series.iter().filter(|(key, _)| key.pid == pid).map(|(key, series)| (*key, series)).collect()
+/// What a process holds now, and what it did last.
+fn then<'a>(series: &'a HashMap<SeriesKey, Series>, flight: &Flight, pid: u32) -> Then<'a> {
+    let sheets = series.iter().filter(|(key, _)| key.pid == pid).map(|(key, series)| (*key, series)).collect();
+    Then { sheets, recent_events: flight.recent(pid) }
 }
 
 /// The stacks that become a place.

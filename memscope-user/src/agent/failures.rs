@@ -122,8 +122,18 @@ pub struct Bundle {
 pub(super) struct Failures {
     waiting: Vec<Waiting>,
     last: HashMap<u32, Last>,
+    /// The newest request of each thread, by process and thread, that has failed for good.
+    certain: HashMap<(u32, u32), u64>,
     /// How long bundles wait for a look; `None`: none comes.
     patience: Option<Duration>,
+}
+
+/// What is in a bundle of the process at the moment of a failure.
+pub(super) struct Then<'a> {
+    /// Its pools.
+    pub(super) sheets: Vec<(SeriesKey, &'a Series)>,
+    /// Its newest events, where they are kept.
+    pub(super) recent_events: Option<Recent>,
 }
 
 /// The newest bundles of a process, nanoseconds since the Unix epoch.
@@ -163,56 +173,53 @@ impl Failures {
         self.patience = Some(patience);
     }
 
-    /// The first attempt of a request has failed. `sheets`: all pools of the process.
-    pub(super) fn failed(
-        &mut self,
-        event: &Event,
-        failed: &AllocFailed,
-        sheets: Vec<(SeriesKey, &Series)>,
-        recent_events: Option<Recent>,
-    ) {
+    /// The first attempt of a request has failed.
+    pub(super) fn failed<'a>(&mut self, event: &Event, failed: &AllocFailed, then: impl FnOnce() -> Then<'a>) {
         let last = self.last.get(&event.pid).copied().unwrap_or_default();
         let is_soon = Last::is_soon(last.begun_ns, event.time_ns, PAUSE_OF_ATTEMPTS_NS);
-        if !is_soon && !last.has_bundle(event.time_ns) && self.begin(event, failed, sheets, recent_events) {
+        if !is_soon && !last.has_bundle(event.time_ns) && self.begin(event, failed, then) {
             self.last.entry(event.pid).or_default().begun_ns = Some(event.time_ns);
         }
     }
 
-    /// It has failed for good. What was live at its last attempt is in a bundle already, if one was begun.
-    pub(super) fn is_certain(
+    /// It has failed for good. What was live at its last attempt is in a bundle already, if one was begun. Gives whether that was not known: a
+    /// request that was taken for failed may have a further attempt, and fail again.
+    pub(super) fn is_certain<'a>(
         &mut self,
         event: &Event,
         failed: &AllocFailed,
-        sheets: Vec<(SeriesKey, &Series)>,
-        recent_events: impl FnOnce() -> Option<Recent>,
-    ) {
+        then: impl FnOnce() -> Then<'a>,
+    ) -> bool {
+        let thread = (event.pid, event.tid);
+        if self.certain.get(&thread) == Some(&failed.request) {
+            return false;
+        }
+        if self.certain.len() < MAX_REMEMBERED || self.certain.contains_key(&thread) {
+            self.certain.insert(thread, failed.request);
+        }
         let of_request = (event.pid, failed.request);
-        let is_begun = self.waiting.iter().any(|waiting| waiting.is_of(of_request));
         let last = self.last.get(&event.pid).copied().unwrap_or_default();
         if last.has_bundle(event.time_ns) {
             self.waiting.retain(|waiting| !waiting.is_of(of_request));
-            return;
+            return true;
         }
-        if is_begun || self.begin(event, failed, sheets, recent_events()) {
+        let is_begun = self.waiting.iter().any(|waiting| waiting.is_of(of_request));
+        if is_begun || self.begin(event, failed, then) {
             self.last.entry(event.pid).or_default().certain_ns = Some(event.time_ns);
             let begun = self.waiting.iter_mut().filter(|waiting| waiting.is_of(of_request));
             begun.for_each(|waiting| waiting.uncertain_until = None);
         }
+        true
     }
 
     /// Begins a bundle, if there is room.
-    fn begin(
-        &mut self,
-        event: &Event,
-        failed: &AllocFailed,
-        sheets: Vec<(SeriesKey, &Series)>,
-        recent_events: Option<Recent>,
-    ) -> bool {
+    fn begin<'a>(&mut self, event: &Event, failed: &AllocFailed, then: impl FnOnce() -> Then<'a>) -> bool {
         let is_full = self.waiting.len() >= MAX_WAITING
             || self.last.len() >= MAX_REMEMBERED && !self.last.contains_key(&event.pid);
         if is_full {
             return false;
         }
+        let Then { sheets, recent_events } = then();
         let mut pools: Vec<BundlePool> = sheets.into_iter().map(|(key, series)| pool(key, series)).collect();
         pools.sort_by_key(|pool| (pool.device, pool.pool));
         let bundle = Bundle {
@@ -274,6 +281,7 @@ impl Failures {
     /// A process has ended: its rows go with the next account, and name its bundle.
     pub(super) fn ended(&mut self, pid: u32) {
         self.last.remove(&pid);
+        self.certain.retain(|(of, _), _| *of != pid);
         self.waiting.iter_mut().filter(|waiting| waiting.bundle.pid == pid).for_each(Waiting::hurry);
     }
 
@@ -344,7 +352,7 @@ mod tests {
         agent::{books::Books, flight::What},
         analyses::script::Script,
         backend::ascend::pools,
-        model::{EventKind, LiveSum},
+        model::{EventKind, LiveSum, ProcessStart},
     };
 
     fn bundles(script: &Script) -> (Books, Vec<Bundle>) {
@@ -396,6 +404,24 @@ mod tests {
         // The third goes on, and comes within a minute.
         let (_, all) = bundles(script.alloc_failed(pools::HAL, 90, (3, 1)));
         assert_eq!(all.iter().map(of_bundle).collect::<Vec<_>>(), [(2, 70, false)]);
+    }
+
+    /// A request that was taken for failed has a further attempt, which fails, too: one failure, and its bundle stays, which waits for a look.
+    #[test]
+    fn a_request_fails_for_good_once() {
+        let mut script = Script::new(7, Device::Npu(1));
+        let start = ProcessStart { parent: 0, attached: true, command: "server".into(), pid_within: None };
+        script.event(EventKind::ProcessStart(start)).alloc(pools::HAL, 0x1000, 100);
+        script.alloc_failed(pools::HAL, 50, (1, 1)).failed_for_good(pools::HAL, 50, (1, 1));
+        script.alloc_failed(pools::HAL, 50, (1, 2));
+        script.failed_for_good(pools::HAL, 50, (1, 2));
+        let mut books = Books::default();
+        books.expect_holders(Duration::from_secs(1000));
+        script.events().iter().for_each(|event| books.observe(event));
+        let account = books.take();
+        assert_eq!((account.bundles.len(), account.series[0].1.out_of_memory), (0, 1));
+        books.end_minute();
+        assert_eq!(books.take().bundles.len(), 1);
     }
 
     /// A bundle waits for the look that comes after the failure; places have what was found, the others nothing. Without a look it says so.

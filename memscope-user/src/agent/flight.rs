@@ -80,7 +80,7 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    /// Keeps so many events of a process.
+    /// Keeps the newest `most` events of a process.
     pub(super) fn of_most(most: usize) -> Self {
         Self { most: most.min(MAX_EVENTS), of: HashMap::default() }
     }
