@@ -23,6 +23,10 @@ impl Points {
         if self.held.len() >= MAX_POINTS {
             self.held.pop_front();
         }
+        // The clock was set back: what was before has no place on it.
+        if self.held.back().is_some_and(|(last, _)| *last > minute) {
+            self.held.clear();
+        }
         self.held.push_back((minute, bytes));
         self.slope = self.median_slope();
     }
@@ -51,6 +55,7 @@ pub(super) struct Curve {
     /// The most that it held, and had handed out of that, since the last minute.
     peak: [u64; 2],
     held: Option<forecast::Series>,
+    last_minute: u32,
     /// As of the last minute.
     full: Option<[Option<f64>; 3]>,
 }
@@ -64,6 +69,10 @@ impl Curve {
     /// driver has free on the device.
     pub(super) fn minute(&mut self, minute: u32, now: [u64; 2], free_bytes: Option<u64>) {
         let time_ns = u64::from(minute) * MINUTE_NS;
+        // As in `Points`.
+        if std::mem::replace(&mut self.last_minute, minute) > minute {
+            self.held = None;
+        }
         let held = self.held.get_or_insert_with(|| forecast::Series::by_minute(time_ns));
         held.add(time_ns, self.peak);
         self.peak = now;
@@ -127,6 +136,23 @@ mod tests {
         // 300 MiB in all, of which the last minute took 199: 101 minutes.
         let middle = curve.seconds_left().expect("it grows")[1].expect("a time");
         assert!((middle / 6060.0 - 1.0).abs() < 0.05, "{middle}");
+    }
+
+    /// A clock that is set back begins both again: a pool that shrinks ever since does not grow, though what it held then is more than what it held at
+    /// these times before.
+    #[test]
+    fn a_clock_that_is_set_back() {
+        let (mut points, mut curve) = (Points::default(), Curve::default());
+        let minutes = (1000..1040).map(|minute| (minute, 100 + u64::from(minute)));
+        let set_back = (900..940).map(|minute| (minute, 3000 - u64::from(minute)));
+        for (minute, held) in minutes.chain(set_back) {
+            points.add(minute, held << 20);
+            curve.reported(held << 20, 0);
+            curve.minute(minute, [held << 20, 0], Some(100 << 20));
+        }
+        assert_eq!(curve.seconds_left(), None);
+        let a_minute = points.slope().expect("points") * 60.0 / f64::from(1 << 20);
+        assert!((a_minute + 1.0).abs() < 1e-9, "{a_minute}");
     }
 
     /// Weeks take no more memory than hours, and a growth that goes on is still seen.

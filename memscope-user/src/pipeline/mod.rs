@@ -114,6 +114,8 @@ pub struct PipelineConfig {
     pub kept: Option<Kept>,
     /// Call stacks that no live block has are given back when their table is half full. For listeners that keep no stack, or move theirs.
     pub renews_stacks: bool,
+    /// Times go back where the wall clock is set back by more than a second. For runs of months that keep no rows.
+    pub follows_clock_back: bool,
 }
 
 /// Makes events out of records.
@@ -160,7 +162,7 @@ impl Pipeline {
             texts: Texts::default(),
             order: Order::new(WINDOW),
             hold: Hold::new(WINDOW),
-            clock: Clock::new(config.start_mono_ns, config.start_real_ns),
+            clock: Clock::new(config.start_mono_ns, config.start_real_ns).following_back(config.follows_clock_back),
             processes: HashMap::default(),
             shared: Shared {
                 oom_blocks,

@@ -68,7 +68,7 @@ pub struct TraceOptions {
     pub measure_programs: bool,
     /// From one look at the files of the traced processes to the next; files that none has mapped at two of them are given back, and their
     /// probes taken out. So are call stacks that no live block has, when their table is half full: an event's stacks have no frames some time
-    /// after it. `None`: all stays until the trace ends.
+    /// after it; and a wall clock that is set back is followed. `None`: all stays until the trace ends, and times never go back.
     pub forget_unused: Option<Duration>,
     /// Leave out processes of other users.
     pub only_user: Option<u32>,

@@ -337,6 +337,7 @@ fn pipeline_config(
         rows_of_options: Some(outputs::row_bits(&options.collect, false)),
         kept: None,
         renews_stacks: options.forget_unused.is_some(),
+        follows_clock_back: options.forget_unused.is_some(),
         demand,
     }
 }

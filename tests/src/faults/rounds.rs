@@ -1,6 +1,7 @@
 //! The faults, one function each: makes it once, and says what it did.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
@@ -9,12 +10,13 @@ use nix::unistd::Pid;
 
 use super::chance::Chance;
 use super::tally::{Round, wrong};
+use crate::harness::clock::WallClock;
 use crate::harness::daemon::{Daemon, Script};
 use crate::harness::disk::SmallDisk;
 use crate::harness::expect::{Expect, Window, assert_beginning, assert_equal, assert_unbroken};
 use crate::harness::rows::Rows;
 use crate::harness::tracer::{
-    Run, Running, Target, Tracer, assert_nobody_is_left, children, monotonic_ns, signal_of, unix_offset_ns,
+    Folder, Run, Running, Target, Tracer, assert_nobody_is_left, children, monotonic_ns, signal_of, unix_offset_ns,
     workload_path,
 };
 
@@ -30,8 +32,8 @@ pub struct Fault {
 }
 
 /// All of them; shares add up to 100.
-pub const FAULTS: [Fault; 10] = [
-    Fault { name: "tracer killed, attached to a server", share: 28, round: tracer_killed },
+pub const FAULTS: [Fault; 11] = [
+    Fault { name: "tracer killed, attached to a server", share: 24, round: tracer_killed },
     Fault { name: "tracer killed, at the root of a tree of processes", share: 16, round: tracer_of_a_tree_killed },
     Fault { name: "guard killed, then the trace ended", share: 6, round: guard_killed },
     Fault { name: "guard and tracer killed", share: 6, round: guard_and_tracer_killed },
@@ -41,6 +43,7 @@ pub const FAULTS: [Fault; 10] = [
     Fault { name: "disk full (1 to 4 MB)", share: 6, round: disk_full },
     Fault { name: "address space or descriptors run short", share: 6, round: limited },
     Fault { name: "ring of 4 to 64 KiB", share: 4, round: tiny_ring },
+    Fault { name: "wall clock set, by a minute to a year", share: 4, round: clock_set },
 ];
 
 /// A capture with less than its head holds nothing.
@@ -58,12 +61,17 @@ struct Traced {
 }
 
 impl Traced {
-    fn attach(chance: &mut Chance, options: &[&str]) -> Self {
+    fn attach(chance: &mut Chance) -> Self {
+        Self::attach_in(chance, &[])
+    }
+
+    /// The tracer has variables of its own.
+    fn attach_in(chance: &mut Chance, variables: &[(&str, String)]) -> Self {
         let rate = chance.pick(&["500", "2000", "4000"]);
         let target = Target::serve(&["--threads", "2", "--rate", rate]);
         let how = chance.pick(&["hold", "stop", "notify"]);
-        let running =
-            Tracer::attach(&[&target]).options(&["--verbose", "--late-libraries", how]).options(options).start();
+        let tracer = Tracer::attach(&[&target]).options(&["--verbose", "--late-libraries", how]);
+        let running = variables.iter().fold(tracer, |tracer, (key, value)| tracer.env(key, value)).start();
         Self { target, running }
     }
 
@@ -146,7 +154,7 @@ fn recovered(run: &Run, round: &mut Round) -> Option<Run> {
 
 fn tracer_killed(chance: &mut Chance) -> Round {
     let mut round = Round::default();
-    let traced = Traced::attach(chance, &[]);
+    let traced = Traced::attach(chance);
     chance.wait_below_ms(2500);
     let killed_ns = monotonic_ns();
     traced.running.signal(Signal::SIGKILL);
@@ -184,7 +192,7 @@ fn kill_guard(traced: &Traced) {
 
 fn guard_killed(chance: &mut Chance) -> Round {
     let mut round = Round::default();
-    let traced = Traced::attach(chance, &[]);
+    let traced = Traced::attach(chance);
     chance.wait_below_ms(600);
     kill_guard(&traced);
     let from_ns = traced.wait_until_attached();
@@ -198,7 +206,7 @@ fn guard_killed(chance: &mut Chance) -> Round {
 
 fn guard_and_tracer_killed(chance: &mut Chance) -> Round {
     let mut round = Round::default();
-    let traced = Traced::attach(chance, &[]);
+    let traced = Traced::attach(chance);
     chance.wait_below_ms(2500);
     kill_guard(&traced);
     chance.wait_below_ms(20);
@@ -250,7 +258,7 @@ fn daemon_killed(chance: &mut Chance) -> Round {
 
 fn signalled(chance: &mut Chance) -> Round {
     let mut round = Round::default();
-    let traced = Traced::attach(chance, &[]);
+    let traced = Traced::attach(chance);
     let from_ns = traced.wait_until_attached();
     chance.wait_below_ms(400);
     if chance.below(2) == 0 {
@@ -303,7 +311,7 @@ fn ended_by_ctrl_c(run: &Run) -> bool {
 
 fn limited(chance: &mut Chance) -> Round {
     let mut round = Round::default();
-    let traced = Traced::attach(chance, &[]);
+    let traced = Traced::attach(chance);
     chance.wait_below_ms(600);
     let limit = if chance.below(2) == 0 {
         format!("--nofile={0}:{0}", 8 + chance.below(60))
@@ -342,4 +350,57 @@ fn tiny_ring(chance: &mut Chance) -> Round {
         }
     }
     round
+}
+
+/// Shortest step of the clock. Traces are shorter, so that a row's time says which steps it has seen.
+const STEP_NS: i64 = 60_000_000_000;
+
+/// The clock of the tracer alone is set, forwards and backwards: rows stay in order, and lie between the same moments.
+fn clock_set(chance: &mut Chance) -> Round {
+    let mut round = Round::default();
+    let folder = Folder::new();
+    let clock = WallClock::new(folder.path());
+    let began_ns = monotonic_ns();
+    let traced = Traced::attach_in(chance, &clock.variables());
+    let from_ns = traced.wait_until_attached();
+    // Only a clock that is ahead of all before it moves rows.
+    let (mut offset_ns, mut ahead_ns) = (0, vec![0]);
+    for _ in 0..=chance.below(3) {
+        chance.wait_below_ms(4000);
+        let step_ns = STEP_NS << chance.below(20);
+        offset_ns += if chance.below(2) == 0 { step_ns } else { -step_ns };
+        clock.set(offset_ns);
+        if ahead_ns.iter().all(|before| offset_ns > *before) {
+            ahead_ns.push(offset_ns);
+        }
+    }
+    chance.wait_below_ms(4000);
+    let to_ns = monotonic_ns();
+    traced.running.signal(Signal::SIGINT);
+    let (target, run) = traced.settle(&mut round);
+    if says_loss(&run, &mut round) {
+        return round;
+    }
+    let machine_ns = began_ns..monotonic_ns();
+    match wrong(|| without_steps(run.rows(), &machine_ns, &ahead_ns)) {
+        Ok(rows) => hold(&target, &rows, Window { from_ns, to_ns }, &mut round),
+        Err(message) => round.unsaid = Some(message),
+    }
+    round
+}
+
+/// Rows with times of the machine's clock. In their order they have seen ever more of the steps.
+fn without_steps(mut rows: Rows, machine_ns: &Range<u64>, ahead_ns: &[i64]) -> Rows {
+    let offset_ns = unix_offset_ns();
+    for rows in rows.processes.values_mut() {
+        let mut steps = ahead_ns;
+        for row in rows {
+            let of_machine =
+                |ahead_ns: &i64| row.time_ns.wrapping_sub(offset_ns).wrapping_sub(ahead_ns.cast_unsigned());
+            let at = steps.iter().position(|step| machine_ns.contains(&of_machine(step)));
+            steps = &steps[at.unwrap_or_else(|| panic!("a time of no clock: {row:?}"))..];
+            row.time_ns = of_machine(&steps[0]) + offset_ns;
+        }
+    }
+    rows
 }

@@ -8,6 +8,7 @@
 
 pub mod agent;
 pub mod browser;
+pub mod clock;
 pub mod container;
 pub mod daemon;
 pub mod debugger;

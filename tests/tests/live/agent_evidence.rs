@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use memscope_tests::harness::agent::{Agent, own_name, waiting};
+use memscope_tests::harness::clock::WallClock;
 use memscope_tests::harness::expect::truth;
-use memscope_tests::harness::tracer::Folder;
+use memscope_tests::harness::tracer::{Folder, monotonic_ns, unix_offset_ns};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::Field;
 
@@ -133,6 +135,49 @@ fn killed_agent_leaves_whole_files() {
     agent.end();
     let pids: BTreeSet<i64> = rows(directory, "place_minute").iter().map(|row| number(row, "pid")).collect();
     assert_eq!(pids, [i64::from(pid)].into());
+}
+
+/// A machine that boots with its clock a day ahead gets the right time later: rows from then on are of that time. No call is missing in either.
+#[test]
+fn a_clock_that_is_set_back() {
+    const DAY_MINUTES: i64 = 1440;
+    let name = own_name("evic");
+    let (evidence, folder) = (Folder::new(), Folder::new());
+    let directory = evidence.path();
+    let clock = WallClock::new(folder.path());
+    clock.set(DAY_MINUTES * 60_000_000_000);
+    let settings = format!("[evidence]\ndirectory = \"{}\"\n", directory.display());
+    let variables = clock.variables();
+    let agent = Agent::start_in(&name, &settings, &variables.each_ref().map(|(key, value)| (*key, value.as_str())));
+    let run = || {
+        let arguments = ["--rounds", "2", "--blocks", "3", "--size", "30000000"];
+        let mut target = waiting(&name, "pool", &arguments);
+        let _ = agent.wait_for_processes(1);
+        fs::write(target.folder.path().join("go"), "\n").expect("it reads");
+        assert!(target.wait().success());
+        let _ = agent.wait_for_processes(0);
+        target
+    };
+    let ahead = run();
+    clock.set(0);
+    // The tracer compares the clocks every five seconds.
+    std::thread::sleep(Duration::from_secs(6));
+    let right = run();
+    agent.end();
+
+    let now_minute = ((monotonic_ns() + unix_offset_ns()) / 60_000_000_000).cast_signed();
+    let pools = rows(directory, "device_minute");
+    for (target, minute) in [(ahead, now_minute + DAY_MINUTES), (right, now_minute)] {
+        let truth = truth(&target.folder.journal().by_process()[&target.pid()], false);
+        let of_process = of_layer(&pools, target.pid(), "hal");
+        let allocations = truth.calls.iter().filter(|call| call.is_alloc).count() as u64;
+        assert!(allocations > 0, "nothing to compare");
+        assert_eq!(sum(of_process.iter().copied(), "allocations"), allocations);
+        for row in of_process {
+            let of_row = number(row, "epoch_minute");
+            assert!((minute - 5..=minute).contains(&of_row), "{of_row}, not {minute}");
+        }
+    }
 }
 
 /// 64 processes on two devices each, at once: each has its own rows, and all sums are those of the 64 journals.

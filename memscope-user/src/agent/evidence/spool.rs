@@ -122,8 +122,12 @@ impl Spool {
                 Err(TryRecvError::Disconnected) => return vec![Err(self.writer_is_gone(now))],
             }
         }
-        let interval_minutes = self.interval_minutes;
-        let is_over = |part: &Part| (part.window + 1).saturating_mul(interval_minutes) + LATE_MINUTES <= now_minute;
+        let now_window = |minute: u32| minute / self.interval_minutes;
+        // A window that has not come yet is of a clock that was set back since: nothing more is added to it.
+        let is_over = |part: &Part| {
+            part.window < now_window(now_minute.saturating_sub(LATE_MINUTES))
+                || part.window > now_window(now_minute) + 1
+        };
         let due = self.waiting.iter().position(|part| part.bytes >= PART_BYTES || is_over(part));
         if let Some(at) = due.filter(|_| self.not_before.is_none_or(|time| now >= time)) {
             results.extend(self.send(at, now));

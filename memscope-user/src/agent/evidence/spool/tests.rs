@@ -64,6 +64,19 @@ fn files_are_of_one_hour() {
     assert_eq!((spool.counts.files, spool.counts.rows, spool.counts.dropped_rows), (1, 2, 0));
 }
 
+/// Rows of a clock that was ahead do not wait until that time has come.
+#[test]
+fn files_of_a_clock_that_was_ahead() {
+    let (mut spool, ends) = spool(60);
+    for minute in [600, 130, 118] {
+        spool.add(row(minute));
+    }
+    spool.work(119, Instant::now());
+    assert_eq!(minutes(&ends.parts.try_recv().expect("a part")), [600]);
+    spool.work(119, Instant::now());
+    assert!(ends.parts.try_recv().is_err(), "the next hour may be a minute away");
+}
+
 /// Shorter intervals make more files.
 #[test]
 fn files_are_of_one_interval() {
@@ -128,7 +141,7 @@ fn waiting_rows_are_bounded() {
         assert!(spool.bytes <= spool.max_bytes);
     }
     ends.done.send(stored(writing)).expect("it waits");
-    spool.work(0, Instant::now());
+    spool.work(60, Instant::now());
     assert_eq!(spool.bytes, spool.waiting.iter().map(|part| part.bytes).sum::<usize>());
 }
 
