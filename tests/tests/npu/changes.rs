@@ -197,13 +197,13 @@ fn requests_rejected_early() {
     );
 }
 
-/// Blocks that other streams use, by four programs on streams that need time: what the pool held in the recording is known to the byte, and runs under
-/// other settings, which streams may let come out otherwise each time, hold as much as was foreseen. One of twelve may not.
+/// Blocks that other streams use, by seven programs on streams that need time: what the pool held in the recording is known to the byte, and runs under
+/// other settings, which streams may let come out otherwise each time, hold as much as was foreseen. Two of 21 may not.
 #[test]
 fn blocks_that_other_streams_use() {
     let settings = ["expandable_segments:True", "max_split_size_mb:32", ""];
     let mut missed = Vec::new();
-    for kind in ["prefetch", "gather", "offload", "serve"] {
+    for kind in ["prefetch", "gather", "offload", "serve", "buckets", "pipeline", "swap"] {
         let line = format!("streams.py {kind} 60 4");
         let program = program(&line).env("ASCEND_SIM_WORK_US", "150");
         let run = program.traced_with(&[]).0;
@@ -230,7 +230,7 @@ fn blocks_that_other_streams_use() {
             }
         }
     }
-    assert!(missed.len() <= 1, "{missed:#?}");
+    assert!(missed.len() <= 2, "{missed:#?}");
 }
 
 /// Threads that make requests at once. Their reports may come in another order than their requests, so one of four recordings may be
