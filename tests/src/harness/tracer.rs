@@ -29,6 +29,11 @@ const TIMEOUT: Duration = Duration::from_secs(100);
 const PATIENCE: Duration = Duration::from_secs(500);
 const POLL: Duration = Duration::from_millis(5);
 
+/// [`TIMEOUT`]; interpreted processors may need longer for the same.
+fn timeout() -> Duration {
+    if in_vm() { 3 * TIMEOUT } else { TIMEOUT }
+}
+
 /// Whether this is a virtual machine, maybe an emulated one: smaller numbers will do.
 #[must_use]
 pub fn in_vm() -> bool {
@@ -213,7 +218,7 @@ impl Tracer {
             stdin: None,
             journal: None,
             user: None,
-            timeout: TIMEOUT,
+            timeout: timeout(),
             folder: Folder::new(),
         }
     }
@@ -563,7 +568,7 @@ impl Target {
     /// Starts any program, and waits until it has printed a text.
     #[must_use]
     pub fn start(command: Command, folder: Folder, ready: &str) -> Self {
-        Self::start_within(TIMEOUT, command, folder, ready)
+        Self::start_within(timeout(), command, folder, ready)
     }
 
     /// The same of a program that takes long.
@@ -723,7 +728,7 @@ impl Process {
         command.stdout(File::create(&stdout).expect("file for output"));
         command.stderr(File::create(&stderr).expect("file for messages"));
         let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
-        Self { child, name, stdout, stderr, timeout: TIMEOUT, ended: false }
+        Self { child, name, stdout, stderr, timeout: timeout(), ended: false }
     }
 
     fn within(mut self, timeout: Duration) -> Self {
