@@ -156,7 +156,8 @@ impl Books {
             self.begin_minute(minute_of(event));
         }
         self.events += 1;
-        self.newest_ns = self.newest_ns.max(event.time_ns);
+        // They go back only where the clock was set back.
+        self.newest_ns = event.time_ns;
         if let Some(known) = self.processes.get_mut(&event.pid) {
             known.events += 1;
         }

@@ -47,17 +47,19 @@ pub(super) fn write(folder: &Path, max_files: usize, bundle: &Bundle, target: Op
     let mut text = serde_json::to_vec(&named)?;
     text.push(b'\n');
     file.write_all(&text)?;
-    remove_oldest(folder, max_files)?;
+    remove_oldest(folder, max_files, &path)?;
     Ok(path)
 }
 
-fn remove_oldest(folder: &Path, max_files: usize) -> io::Result<()> {
-    let files = fs::read_dir(folder)?.flatten().filter_map(|file| file.file_name().into_string().ok());
+/// But not `newest`: others may have later times, of a clock that was set back since.
+fn remove_oldest(folder: &Path, max_files: usize, newest: &Path) -> io::Result<()> {
+    let files = fs::read_dir(folder)?.flatten().filter(|file| file.path() != newest);
+    let files = files.filter_map(|file| file.file_name().into_string().ok());
     let mut bundles: Vec<String> = files
         .filter(|name| name.starts_with(PREFIX) && Path::new(name).extension().is_some_and(|end| end == "json"))
         .collect();
     bundles.sort_unstable();
-    let surplus = bundles.len().saturating_sub(max_files);
+    let surplus = (bundles.len() + 1).saturating_sub(max_files);
     bundles.iter().take(surplus).try_for_each(|name| fs::remove_file(folder.join(name)))
 }
 
@@ -106,6 +108,9 @@ mod tests {
         assert_eq!(left, ["a_note.json", "bundle_01000000000000000000_7.json", "bundle_01000000000000000001_7.json"]);
         assert_eq!(path.metadata().expect("a file").mode() & 0o777, 0o600);
         let text: serde_json::Value = serde_json::from_slice(&fs::read(path).expect("read")).expect("JSON");
+        // Of a clock that was set back since.
+        let path = write(&folder, 2, &bundle(5), None).expect("written");
+        assert!(path.exists() && fs::read_dir(&folder).expect("a folder").count() == 3);
         assert_eq!(
             (&text["requested_bytes"], &text["pool"], &text["pod"]),
             (&(1 << 30).into(), &"PTA".into(), &"".into())

@@ -146,8 +146,9 @@ struct Last {
 }
 
 impl Last {
+    /// One of a later time is of a clock that was set back since.
     fn is_soon(last_ns: Option<u64>, time_ns: u64, pause_ns: u64) -> bool {
-        last_ns.is_some_and(|last_ns| time_ns.saturating_sub(last_ns) < pause_ns)
+        last_ns.is_some_and(|last_ns| time_ns.abs_diff(last_ns) < pause_ns)
     }
 
     fn has_bundle(self, time_ns: u64) -> bool {
@@ -404,6 +405,21 @@ mod tests {
         // The third goes on, and comes within a minute.
         let (_, all) = bundles(script.alloc_failed(pools::HAL, 90, (3, 1)));
         assert_eq!(all.iter().map(of_bundle).collect::<Vec<_>>(), [(2, 70, false)]);
+    }
+
+    /// The clock is set back by an hour behind a bundle: the next request that fails has one, too.
+    #[test]
+    fn a_clock_that_is_set_back() {
+        let mut books = Books::default();
+        for (request, hour) in [(1, 9), (2, 8)] {
+            let mut script = Script::new(7, Device::Npu(1));
+            script.alloc_failed(pools::HAL, 50, (request, 1)).failed_for_good(pools::HAL, 50, (request, 1));
+            for event in script.events() {
+                books.observe(&Event { time_ns: event.time_ns + hour * 3_600_000_000_000, ..event.clone() });
+            }
+            let requests: Vec<u64> = books.take().bundles.iter().map(|bundle| bundle.request).collect();
+            assert_eq!(requests, [request], "{hour}");
+        }
     }
 
     /// A request that was taken for failed has a further attempt, which fails, too: one failure, and its bundle stays, which waits for a look.

@@ -206,7 +206,9 @@ impl Fold {
         self.begun.retain(|group, _| counters.contains_key(group));
         let last_ns = self.last_ns.replace(now_ns);
         for group in counters.keys() {
-            self.begun.entry(group.clone()).or_insert(last_ns);
+            let begun = self.begun.entry(group.clone()).or_insert(last_ns);
+            // A count cannot begin later than now: the clock was set back.
+            *begun = begun.map(|begun_ns| begun_ns.min(now_ns));
         }
     }
 

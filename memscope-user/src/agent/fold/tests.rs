@@ -130,6 +130,11 @@ fn counts_have_a_start() {
     started(&mut books, &other);
     let samples = fold.samples(&books.take(), &targets, 5_000, true);
     assert_eq!((start(&samples, "a"), start(&samples, "b")), (Some(None), Some(Some(4_000))));
+    // The clock is set back: they begin then, and once.
+    for now_ns in [2_500, 2_600] {
+        let samples = fold.samples(&books.take(), &targets, now_ns, true);
+        assert_eq!((start(&samples, "a"), start(&samples, "b")), (Some(None), Some(Some(2_500))));
+    }
 }
 
 /// Layers have their labels; names of programs become none.

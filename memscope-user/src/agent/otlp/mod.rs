@@ -158,7 +158,10 @@ impl Feed {
         let slack = open.interval / 20;
         if open.sent.is_none_or(|sent| now.duration_since(sent) + slack >= open.interval) {
             open.sent = Some(now);
-            open.shared.push(convert::metrics(&open.origin, samples, since_epoch_ns()));
+            let now_ns = since_epoch_ns();
+            // Nothing begins later than now: the clock was set back. From then on it stays, or each page would begin the counts once more.
+            open.origin.start_ns = open.origin.start_ns.min(now_ns);
+            open.shared.push(convert::metrics(&open.origin, samples, now_ns));
         }
     }
 

@@ -11,6 +11,8 @@
 //! A request has failed for good when its thread makes the query twice, makes any call that is no part of a further
 //! attempt, is silent for [`SILENCE_NS`], or ends. The rows leave at that moment, with the blocks live at the last
 //! attempt: a program that fails cleans up.
+//!
+//! Times are compared by their distance: an agent's go back where the wall clock is set back.
 
 mod suspects;
 #[cfg(test)]
@@ -160,7 +162,7 @@ struct Thread {
 impl Thread {
     /// The request, unless the thread has given it up at this time.
     fn wanted(&self, time_ns: u64) -> Option<Request> {
-        let is_soon = time_ns.saturating_sub(self.time_ns) < PATIENCE_NS;
+        let is_soon = time_ns.abs_diff(self.time_ns) < PATIENCE_NS;
         self.open.filter(|_| is_soon && self.questions == self.for_segments)
     }
 
@@ -315,7 +317,7 @@ impl Failing {
         let time_ns = turn.at.time_ns;
         if let Some((looked_ns, on, suspects)) = &self.looked
             && *on == device
-            && time_ns.saturating_sub(*looked_ns) < LOOK_NS
+            && time_ns.abs_diff(*looked_ns) < LOOK_NS
         {
             return Arc::clone(suspects);
         }
@@ -429,7 +431,7 @@ impl Failing {
     /// Time has passed: silent threads have given up.
     pub(in crate::pipeline) fn waited_long_enough(&mut self, turn: &mut Turn<'_>) {
         let time_ns = turn.at.time_ns;
-        let is_silent = |last: &Obituary| time_ns.saturating_sub(last.time_ns) >= SILENCE_NS;
+        let is_silent = |last: &Obituary| time_ns.abs_diff(last.time_ns) >= SILENCE_NS;
         let is_overdue = |thread: &Thread| thread.obituary.as_ref().is_some_and(is_silent);
         let overdue = self.threads.iter().filter(|(_, thread)| is_overdue(thread)).map(|(tid, _)| *tid);
         for tid in overdue.collect::<Vec<_>>() {
@@ -445,7 +447,7 @@ impl Failing {
         // Where they are asked for, these rows are written whatever steps were requested.
         let has_rows = rows_wanted(turn).is_some();
         turn.with(at).emit_if(device, EventKind::OutOfMemory(OutOfMemory::Trigger(failed)), has_rows);
-        if self.reported_ns.is_some_and(|reported_ns| at.time_ns.saturating_sub(reported_ns) < QUIET_NS) {
+        if self.reported_ns.is_some_and(|reported_ns| at.time_ns.abs_diff(reported_ns) < QUIET_NS) {
             return;
         }
         self.reported_ns = Some(at.time_ns);

@@ -72,6 +72,13 @@ fn a_request_does_not_last_for_ever() {
     assert!(failing.granted(1, 59 * SECOND, 1000, 4096).is_some());
 }
 
+/// A clock that is set back by an hour ends it, too.
+#[test]
+fn a_clock_that_is_set_back() {
+    let mut failing = Failing::default();
+    assert_eq!(numbers(&mut failing, &[(1, 7200 * SECOND, 100), (1, 3600 * SECOND, 100)]), [(1, 1), (2, 1)]);
+}
+
 /// Many threads that fail cost a bounded amount of memory, and the newest is followed.
 #[test]
 fn threads_are_bounded() {
