@@ -55,7 +55,6 @@ pub(super) struct Curve {
     /// The most that it held, and had handed out of that, since the last minute.
     peak: [u64; 2],
     held: Option<forecast::Series>,
-    last_minute: u32,
     /// As of the last minute.
     full: Option<[Option<f64>; 3]>,
 }
@@ -70,9 +69,7 @@ impl Curve {
     pub(super) fn minute(&mut self, minute: u32, now: [u64; 2], free_bytes: Option<u64>) {
         let time_ns = u64::from(minute) * MINUTE_NS;
         // As in `Points`.
-        if std::mem::replace(&mut self.last_minute, minute) > minute {
-            self.held = None;
-        }
+        self.held.take_if(|held| held.end_ns() > time_ns);
         let held = self.held.get_or_insert_with(|| forecast::Series::by_minute(time_ns));
         held.add(time_ns, self.peak);
         self.peak = now;

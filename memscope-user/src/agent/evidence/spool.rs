@@ -85,10 +85,14 @@ impl Spool {
         }
     }
 
+    const fn window_of(&self, minute: u32) -> u32 {
+        minute / self.interval_minutes
+    }
+
     /// Takes a row. Says whether others were dropped for it.
     pub(super) fn add(&mut self, row: Row) -> bool {
         let (table, bytes) = (row.table(), row.bytes());
-        let window = row.epoch_minute().cast_unsigned() / self.interval_minutes;
+        let window = self.window_of(row.epoch_minute().cast_unsigned());
         let is_open = |part: &&mut Part| part.table == table && part.window == window && part.bytes < PART_BYTES;
         let part = match self.waiting.iter_mut().rfind(is_open) {
             Some(part) => part,
@@ -122,12 +126,10 @@ impl Spool {
                 Err(TryRecvError::Disconnected) => return vec![Err(self.writer_is_gone(now))],
             }
         }
-        let now_window = |minute: u32| minute / self.interval_minutes;
-        // A window that has not come yet is of a clock that was set back since: nothing more is added to it.
-        let is_over = |part: &Part| {
-            part.window < now_window(now_minute.saturating_sub(LATE_MINUTES))
-                || part.window > now_window(now_minute) + 1
-        };
+        let first_open = self.window_of(now_minute.saturating_sub(LATE_MINUTES));
+        // A later window is of a clock that was set back since: nothing more is added to it.
+        let last_open = self.window_of(now_minute) + 1;
+        let is_over = |part: &Part| !(first_open..=last_open).contains(&part.window);
         let due = self.waiting.iter().position(|part| part.bytes >= PART_BYTES || is_over(part));
         if let Some(at) = due.filter(|_| self.not_before.is_none_or(|time| now >= time)) {
             results.extend(self.send(at, now));

@@ -92,7 +92,8 @@ impl Series {
     }
 
     /// When the recording of it ended, nanoseconds since the Unix epoch.
-    pub(super) const fn end_ns(&self) -> u64 {
+    #[must_use]
+    pub const fn end_ns(&self) -> u64 {
         self.end_ns
     }
 
