@@ -201,6 +201,8 @@ pub const ROW_CAPTURE_BEGIN: u16 = 1 << 6;
 pub const ROW_CAPTURE_END: u16 = 1 << 7;
 /// Its calls are about single blocks of a pool: reduced processes go without them.
 pub const ROW_POOL_BLOCK: u16 = 1 << 8;
+/// Its calls end blocks: [`STACKS_AT_ENDS`](crate::stack::STACKS_AT_ENDS).
+pub const ROW_ENDS_BLOCK: u16 = 1 << 9;
 
 /// In rows with [`ROW_LIST`]: most words of an element.
 pub const ELEMENT_WORDS: usize = 3;
@@ -232,8 +234,11 @@ pub struct ProbeRow {
     /// Number of first values that are consecutive words in memory, behind one argument. They are read together: reads
     /// are most of a program's cost to the traced thread. 0 is none.
     pub together: u8,
+    /// Of calls that begin blocks and end blocks: one more than the index of the value, a word in memory, that is negative where a block
+    /// ends; 0 is none.
+    pub sign_of: u8,
     /// 0: the size is a whole number of words.
-    pub reserved: [u8; 7],
+    pub reserved: [u8; 6],
     /// See above.
     pub param: i64,
     /// The values.

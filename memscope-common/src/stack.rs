@@ -14,6 +14,8 @@ pub const STACK_NATIVE: u8 = 1;
 pub const STACK_PYTHON: u8 = 1 << 1;
 /// In [`Config::stacks`](crate::Config::stacks): native frames only where the thread has no Python frame.
 pub const STACK_NATIVE_WITHOUT_PYTHON: u8 = 1 << 2;
+/// Among the stacks that are left out: those of calls that end blocks.
+pub const STACKS_AT_ENDS: u8 = 1 << 3;
 /// In [`Config::stacks`](crate::Config::stacks): stacks may be left out while the trace runs, so each call looks for that.
 pub const STACKS_VARY: u32 = 1 << 8;
 

@@ -139,13 +139,14 @@ fn status(regs: &pt_regs, row: &ProbeRow) -> i64 {
 #[inline(always)]
 fn report<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, call: Call) {
     let mut generation = 0;
-    if stacks::are_wanted(row) {
+    let wanted = stacks::of_call(thread, row);
+    if wanted != 0 {
         // None: the process has just been taken out of the trace.
         let Some(state) = filter::state_of(current::tgid_of(call.id)) else { return };
         // SAFETY: a live map value; a change meanwhile does no harm.
         generation = unsafe { (*state).generation };
     }
-    stacks::take::<LOOPS>(ctx, thread, generation, row, call.row);
+    stacks::take::<LOOPS>(ctx, thread, generation, wanted, call.row);
     if row.flags & ROW_LIST != 0 {
         emit_list::<LOOPS>(ctx, thread, row, call.row, call.status);
     } else {

@@ -9,7 +9,8 @@ use core::ffi::c_void;
 use aya_ebpf::{bindings::pt_regs, macros::map, maps::Array};
 use memscope_common::{
     ProbeRow,
-    stack::{STACK_NATIVE, STACK_NATIVE_WITHOUT_PYTHON, STACK_PYTHON, STACKS_VARY},
+    row::ROW_ENDS_BLOCK,
+    stack::{STACK_NATIVE, STACK_NATIVE_WITHOUT_PYTHON, STACK_PYTHON, STACKS_AT_ENDS, STACKS_VARY},
 };
 
 pub(crate) use self::python::code_freed;
@@ -17,7 +18,8 @@ use crate::{
     regs,
     settings::setting,
     thread::Thread,
-    verifier::{read_once, write_once},
+    user_memory,
+    verifier::{element, read_once, write_once},
 };
 
 /// A child has the interpreter of its parent.
@@ -36,44 +38,56 @@ pub(crate) fn forget(tgid: u32) {
     }
 }
 
-/// `STACK_*` bits of stacks that are not taken at the moment: a tracer that has a budget changes them while it runs.
+/// `STACK_*` bits of stacks that are not taken at the moment, and [`STACKS_AT_ENDS`]: a tracer that has a budget changes them while it
+/// runs.
 #[map]
 static STACKS_LEFT_OUT: Array<u32> = Array::with_max_entries(1, 0);
 
+#[inline(always)]
+fn left_out() -> u8 {
+    if setting!(stacks) & STACKS_VARY == 0 {
+        return 0;
+    }
+    // SAFETY: a live map value.
+    STACKS_LEFT_OUT.get(0).map_or(0, |left_out| unsafe { read_once(left_out) } as u8)
+}
+
 /// The stacks that the row's records carry: `STACK_*` bits.
 #[inline(always)]
-fn wanted(row: &ProbeRow) -> u8 {
+pub(crate) fn of_row(row: &ProbeRow) -> u8 {
     let wanted = row.stacks & setting!(stacks) as u8;
-    if wanted == 0 || setting!(stacks) & STACKS_VARY == 0 {
-        return wanted;
-    }
-    match STACKS_LEFT_OUT.get(0) {
-        // SAFETY: a live map value.
-        Some(left_out) => wanted & !(unsafe { read_once(left_out) } as u8),
-        None => wanted,
-    }
+    if wanted == 0 { 0 } else { wanted & !left_out() }
 }
 
-/// Whether the row's records carry stacks.
+/// The stacks that the record of the thread's call carries: `STACK_*` bits.
 #[inline(always)]
-pub(crate) fn are_wanted(row: &ProbeRow) -> bool {
-    wanted(row) != 0
+pub(crate) fn of_call(thread: &Thread, row: &ProbeRow) -> u8 {
+    let wanted = row.stacks & setting!(stacks) as u8;
+    if wanted == 0 {
+        return 0;
+    }
+    let left_out = left_out();
+    if left_out & STACKS_AT_ENDS != 0 && ends_block(thread, row) { 0 } else { wanted & !left_out }
 }
 
-/// Takes the stacks that the row's records carry, and puts their ids into the thread's record.
+/// Whether the call ends a block.
+#[inline(always)]
+fn ends_block(thread: &Thread, row: &ProbeRow) -> bool {
+    if row.sign_of == 0 {
+        return row.flags & ROW_ENDS_BLOCK != 0;
+    }
+    let fetch = element(&row.fetch, u64::from(row.sign_of) - 1);
+    let from = thread.arg(fetch.arg).wrapping_add(fetch.offset.into());
+    (user_memory::word_or_zero(from) as i64) < 0
+}
+
+/// Takes these stacks, `STACK_*` bits, and puts their ids into the thread's record.
 ///
 /// `LOOPS`: the program may contain `bpf_loop` and compare-and-exchange. Kernels before 5.13 refuse callbacks of a loop
 /// even if it never runs. Without it no Python stacks are taken.
 #[inline(always)]
-pub(crate) fn take<const LOOPS: bool>(
-    ctx: *mut c_void,
-    thread: &mut Thread,
-    generation: u64,
-    row: &ProbeRow,
-    number: u16,
-) {
+pub(crate) fn take<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, generation: u64, wanted: u8, number: u16) {
     clear(thread);
-    let wanted = wanted(row);
     let python = LOOPS && wanted & STACK_PYTHON != 0 && python::take(ctx, thread, generation, number) > 0;
     let suffices = python && setting!(stacks) & u32::from(STACK_NATIVE_WITHOUT_PYTHON) != 0;
     if wanted & STACK_NATIVE != 0 && !suffices {

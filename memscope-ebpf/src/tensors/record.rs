@@ -84,11 +84,12 @@ pub(super) fn begin(record: &mut ObjectsRecord, cookie: u64) {
 /// Takes the stacks that the row asks for.
 #[inline(always)]
 pub(super) fn take_stacks(ctx: *mut c_void, record: &mut ObjectsRecord, generation: u64, row: &ProbeRow, number: u16) {
-    if !stacks::are_wanted(row) {
+    let wanted = stacks::of_row(row);
+    if wanted == 0 {
         return;
     }
     let Some(thread) = thread::<true>(current::thread_id(), number) else { return };
-    stacks::take::<true>(ctx, thread, generation, row, number);
+    stacks::take::<true>(ctx, thread, generation, wanted, number);
     record.native_stack = thread.call.native_stack;
     record.python_stack = thread.call.python_stack;
 }

@@ -57,7 +57,8 @@ pub struct RecentEvent {
     /// What was live in the pool on the device afterwards.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_bytes: Option<u64>,
-    /// Where the block was allocated, or the request made: an index in the places of the record. None without call stacks.
+    /// Where the block was allocated, or the request made: an index in the places of the record. None without call stacks, and for a block
+    /// that was allocated before the agent came.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub place: Option<u32>,
 }
@@ -164,9 +165,9 @@ impl Kept {
             let row = row(event, what, block.device, block.pool);
             Self { row: RecentEvent { addr, size_bytes, live_bytes: Some(live_bytes), ..row }, stacks: block.stacks }
         };
-        let other = |what, pool, addr, size_bytes| Self {
+        let other = |what, pool, addr, size_bytes, stacks| Self {
             row: RecentEvent { addr, size_bytes, ..row(event, what, event.device, pool) },
-            stacks: event.stacks,
+            stacks,
         };
         Some(match &event.kind {
             EventKind::Alloc(alloc) if alloc.restored => block(What::FreeFailed, &alloc.block, alloc.used_bytes),
@@ -174,10 +175,14 @@ impl Kept {
             EventKind::Free(free) if free.cause.gave_back() => block(What::Free, &free.block, free.used_bytes),
             EventKind::UnknownFree(free) => {
                 let what = if free.refused { What::FreeFailed } else { What::UnknownFree };
-                other(what, free.pool, Some(free.addr), free.size_bytes)
+                other(what, free.pool, Some(free.addr), free.size_bytes, Stacks::default())
             }
-            EventKind::AllocFailed(failed) => other(What::AllocFailed, failed.pool, None, Some(failed.size_bytes)),
-            EventKind::AllocRecovered(recovered) => other(What::AllocRecovered, recovered.pool, None, None),
+            EventKind::AllocFailed(failed) => {
+                other(What::AllocFailed, failed.pool, None, Some(failed.size_bytes), event.stacks)
+            }
+            EventKind::AllocRecovered(recovered) => {
+                other(What::AllocRecovered, recovered.pool, None, None, event.stacks)
+            }
             _ => return None,
         })
     }
@@ -231,15 +236,17 @@ mod tests {
         assert_eq!(observed(3, &script).recent(8), Some(Recent::default()));
     }
 
-    /// What the end of a process frees is no call; nor are blocks that were there before.
+    /// What the end of a process frees is no call; nor are blocks that were there before, and where these were freed is no place of theirs.
     #[test]
     fn calls_alone_are_kept() {
         let mut script = Script::new(7, Device::Npu(0));
-        script.older(pools::PTA, 0x1000, 64).unknown_free(pools::HAL, 0x9000, true).alloc(pools::HAL, 0x2000, 8);
+        script.older(pools::PTA, 0x1000, 64);
+        script.stacks(&["a.py(1): clear"], &[]).unknown_free(pools::HAL, 0x9000, true);
+        script.stacks(&["a.py(2): load"], &[]).alloc(pools::HAL, 0x2000, 8);
         script.end(FreeCause::ProcessEnd, pools::HAL, 0x2000).process_end();
         let recent = observed(9, &script).recent(7).expect("a record");
         let kept: Vec<_> = recent.events.iter().map(|event| (event.event, event.addr, event.place)).collect();
-        assert_eq!(kept, [(What::UnknownFree, Some(0x9000), None), (What::Alloc, Some(0x2000), None)]);
+        assert_eq!(kept, [(What::UnknownFree, Some(0x9000), None), (What::Alloc, Some(0x2000), Some(0))]);
     }
 
     /// Places have their frames although their run was given back.

@@ -87,6 +87,7 @@ impl Streaming {
         let books = Mutex::new(books);
         let heard = Arc::new(Heard { books, spent: Mutex::default(), ended: AtomicBool::new(false), say });
         let trace = Trace::start(options(config), Arc::clone(&heard) as Arc<dyn Listener>)?;
+        trace.control().leave_out_stacks(left_out_stacks(Level::All));
         let reader = Reader::start().map_err(TraceError::system("cannot start the thread for pools"))?;
         Ok(Self { control: trace.control(), trace: Some(trace), heard, reader })
     }
@@ -106,6 +107,15 @@ fn options(config: &Config) -> TraceOptions {
         measure_programs: true,
         forget_unused: Some(Duration::from_secs_f64(config.discovery.forget_seconds)),
         ..TraceOptions::joining()
+    }
+}
+
+/// Blocks have their places by their allocations, so frees never need a stack.
+const fn left_out_stacks(level: Level) -> LeftOutStacks {
+    match level {
+        Level::All => LeftOutStacks::AtFrees,
+        Level::NoPython => LeftOutStacks::Python,
+        Level::NoStacks | Level::NoBusy | Level::Detached => LeftOutStacks::All,
     }
 }
 
@@ -136,11 +146,7 @@ impl Source for Streaming {
     }
 
     fn set_level(&self, level: Level) {
-        self.control.leave_out_stacks(match level {
-            Level::All => LeftOutStacks::None,
-            Level::NoPython => LeftOutStacks::Python,
-            Level::NoStacks | Level::NoBusy | Level::Detached => LeftOutStacks::All,
-        });
+        self.control.leave_out_stacks(left_out_stacks(level));
     }
 
     fn minute(&self, minute: u32) {

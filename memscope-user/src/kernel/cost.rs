@@ -6,7 +6,7 @@ use aya::{
     maps::Array,
     sys::{Stats, enable_stats},
 };
-use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};
+use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON, STACKS_AT_ENDS};
 
 use super::{
     error::{KernelError, map_error, no_map},
@@ -22,12 +22,15 @@ pub struct ProgramTime {
     pub runs: u64,
 }
 
-/// Call stacks that are not taken, whatever the options ask for.
+/// Call stacks that are not taken, whatever the options ask for. Frees have stacks with [`None`](Self::None) alone: a block has its place by
+/// its allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeftOutStacks {
     /// None: all that were asked for are taken.
     #[default]
     None,
+    /// Those of frees.
+    AtFrees,
     /// Python's.
     Python,
     /// All.
@@ -38,7 +41,8 @@ impl LeftOutStacks {
     const fn bits(self) -> u32 {
         match self {
             Self::None => 0,
-            Self::Python => STACK_PYTHON as u32,
+            Self::AtFrees => STACKS_AT_ENDS as u32,
+            Self::Python => (STACKS_AT_ENDS | STACK_PYTHON) as u32,
             Self::All => (STACK_PYTHON | STACK_NATIVE) as u32,
         }
     }

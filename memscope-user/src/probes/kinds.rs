@@ -325,6 +325,17 @@ impl CallKind {
         }
     }
 
+    /// Whether the call ends a block, whatever its values are.
+    #[must_use]
+    pub const fn ends_block(self) -> bool {
+        match self {
+            Self::Memory(call) => matches!(call, MemoryCall::Free | MemoryCall::Release | MemoryCall::Unpin),
+            Self::Pool(call) => matches!(call, PoolCall::Free),
+            Self::Mstx(call) => matches!(call, MstxCall::RegionUnregister),
+            _ => false,
+        }
+    }
+
     /// Whether it is worth knowing from where the call was made: what outputs have a row for, or a block.
     #[must_use]
     pub const fn has_stacks(self) -> bool {

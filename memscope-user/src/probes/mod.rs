@@ -18,7 +18,7 @@ pub use kinds::{
 pub use script::{PRESENCE, SEMAPHORE, WATCH_MARKERS, lacks_python_calls};
 
 use memscope_common::row::{
-    GROUP_API, MAX_VALUES, ROW_LIST, ROW_POOL_BLOCK, ROW_RETURNS_INT, ROW_TEXT, ROW_TEXT_POINTED,
+    GROUP_API, MAX_VALUES, ROW_ENDS_BLOCK, ROW_LIST, ROW_POOL_BLOCK, ROW_RETURNS_INT, ROW_TEXT, ROW_TEXT_POINTED,
 };
 use memscope_common::stack::{STACK_NATIVE, STACK_PYTHON};
 use memscope_common::{ArrayShape, Fetch, ListShape, ProbeRow, When};
@@ -313,19 +313,29 @@ impl ProbeSpec {
         let pointed = if self.text_at.is_some() { ROW_TEXT_POINTED } else { 0 };
         let list = if self.list.is_some() { ROW_LIST } else { 0 };
         let block = if self.meaning.is_about_pool_block() { ROW_POOL_BLOCK } else { 0 };
+        let end = if self.meaning.ends_block() { ROW_ENDS_BLOCK } else { 0 };
         ProbeRow {
             when: self.when as u8,
             values: self.fields.len().min(MAX_VALUES) as u8,
-            flags: int | text | pointed | list | block,
+            flags: int | text | pointed | list | block | end,
             text_arg: self.text_arg.unwrap_or(0),
             group: self.group as u8,
             text_at: self.text_at.unwrap_or(0),
             stacks: if self.meaning.has_stacks() { STACK_NATIVE | STACK_PYTHON } else { 0 },
             together: ProbeRow::values_together(&fetch),
-            reserved: [0; 7],
+            sign_of: self.sign_of(),
+            reserved: [0; 6],
             param: self.list.map(ListShape::to_param).or(self.array.map(ArrayShape::to_param)).unwrap_or(0),
             fetch,
         }
+    }
+
+    /// [`ProbeRow::sign_of`]: a pool's report of an end has the size with a minus.
+    fn sign_of(&self) -> u8 {
+        if !matches!(self.meaning, CallKind::Pool(PoolCall::Report)) {
+            return 0;
+        }
+        self.fields.iter().position(|(field, _)| *field == Field::Size).map_or(0, |at| at as u8 + 1)
     }
 
     /// The row for readers of the records.

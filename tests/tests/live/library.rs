@@ -1,6 +1,7 @@
 //! The library, used without the program: a trace is started, listened to and stopped by this test's own process.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     fs,
     sync::{
@@ -14,10 +15,10 @@ use std::{
 use memscope::backend::ascend::pools;
 use memscope::{
     analyses::Finding,
-    model::{Event, EventKind, FreeCause},
+    model::{Event, EventKind, FreeCause, Pool},
     session::{
-        CollectOptions, End, KernelLimits, LateLibraries, Listener, Message, OutputOptions, Phase, Trace, TraceError,
-        TraceOptions,
+        CallStacks, CollectOptions, End, KernelLimits, LateLibraries, LeftOutStacks, Listener, Message, OutputOptions,
+        Phase, Trace, TraceError, TraceOptions,
     },
     sinks::log::Level,
 };
@@ -265,6 +266,56 @@ fn a_process_without_its_pools() {
     let outcome = summary.results.outcome.expect("findings");
     assert_eq!((outcome.end.lost, count(&heard.left_out), count(&heard.meanwhile)), (0, 1, 0));
     assert_eq!(heard.driver.calls(), of_journal(&folder));
+}
+
+/// Which events have call stacks is changed while the trace runs: those of allocations and frees, of allocations alone, none.
+#[test]
+fn stacks_of_frees_are_left_out() {
+    /// Events with a stack, and without, since the last look: of allocations and of frees, the driver's and the pool's.
+    #[derive(Default)]
+    struct Stacks(Mutex<BTreeMap<(Pool, bool), [usize; 2]>>);
+    impl Listener for Stacks {
+        fn event(&self, event: &Event) {
+            let key = match &event.kind {
+                EventKind::Alloc(alloc) if !alloc.block.found => (alloc.block.pool, true),
+                EventKind::Free(free) if free.cause == FreeCause::Program => (free.block.pool, false),
+                EventKind::BlockReturned(returned) => (returned.pool, false),
+                _ => return,
+            };
+            let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.entry(key).or_default()[usize::from(event.stacks.is_empty())] += 1;
+        }
+    }
+    let kinds = [(pools::HAL, true), (pools::HAL, false), (pools::PTA, true), (pools::PTA, false)];
+    let target = Target::workload("pool", &["--serve", "--leaks", "0"]);
+    let heard = Arc::new(Stacks::default());
+    let listener: Arc<Stacks> = Arc::clone(&heard);
+    let call_stacks = CallStacks { c: Some(8), python: None, mixed: false, automatic: false };
+    let trace =
+        Trace::start(with_object(TraceOptions { call_stacks, ..TraceOptions::joining() }), listener).expect("a trace");
+    let control = trace.control();
+    control.join(target.pid()).blocking_recv().expect("an answer").expect("it joins");
+    for (left_out, wanted) in [
+        (LeftOutStacks::None, [true; 4]),
+        (LeftOutStacks::AtFrees, [true, false, true, false]),
+        (LeftOutStacks::All, [false; 4]),
+        (LeftOutStacks::Python, [true, false, true, false]),
+    ] {
+        control.leave_out_stacks(left_out);
+        // What was on its way has the stacks of before; what comes after has those alone.
+        wait_for("only these stacks", || {
+            heard.0.lock().expect("not poisoned").clear();
+            let many = |seen: &BTreeMap<_, [usize; 2]>| {
+                kinds.iter().all(|kind| seen.get(kind).is_some_and(|[with, without]| with + without > 20))
+            };
+            wait_for("events", || many(&heard.0.lock().expect("not poisoned")));
+            let seen = heard.0.lock().expect("not poisoned").clone();
+            kinds.iter().zip(wanted).all(|(kind, has)| seen[kind][usize::from(has)] == 0)
+        });
+    }
+    trace.control().stop("the test has seen enough");
+    let summary = trace.wait().expect("an end");
+    assert_eq!(summary.results.outcome.expect("findings").end.lost, 0);
 }
 
 /// What cannot begin is an error with its reason, and leaves nothing behind.

@@ -34,3 +34,25 @@ pub(super) const WATCH_TABLES: &[&[ProbeSpec]] = &[&npu_ops::ENDS, graphs::ROWS,
 pub(super) fn begins_capture(symbol: &str) -> bool {
     symbol == graphs::CAPTURE_BEGIN.symbol
 }
+
+#[cfg(test)]
+mod tests {
+    use memscope_common::{Fetch, row::ROW_ENDS_BLOCK};
+
+    use super::TABLES;
+
+    /// Functions that end a block, whatever their arguments are; of the report of a pool the size says it, 16 bytes behind its begin.
+    #[test]
+    fn ends_of_blocks() {
+        let rows = || TABLES.iter().copied().flatten().map(|spec| (spec.symbol, spec.row()));
+        let ends: Vec<&str> =
+            rows().filter(|(_, row)| row.flags & ROW_ENDS_BLOCK != 0).map(|(symbol, _)| symbol).collect();
+        for symbol in ["halMemFree", "halMemRelease", "aclrtHostUnregister", "mstxMemRegionsUnregister"] {
+            assert!(ends.iter().any(|end| end.starts_with(symbol)), "{symbol} is not in {ends:?}");
+        }
+        assert!(ends.iter().all(|symbol| !symbol.contains("lloc") && !symbol.contains("Create")), "{ends:?}");
+        let signs = rows().filter(|(_, row)| row.sign_of != 0);
+        let signs: Vec<_> = signs.map(|(symbol, row)| (symbol, row.fetch[usize::from(row.sign_of) - 1])).collect();
+        assert_eq!(signs, [("reportMemoryDataToNpuProfiler", Fetch::memory(0, 16))]);
+    }
+}
