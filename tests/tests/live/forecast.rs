@@ -107,9 +107,11 @@ fn a_steady_server_has_no_date() {
         assert!(found[name]["seconds_left"].is_null(), "{found:#}");
     }
     assert_eq!(found["reserved"]["now_bytes"], last.reserved, "{found:#}");
-    // The largest request comes again and again; nothing else goes on.
+    // The largest request comes again and again; nothing else goes on. An interpreted program makes too few for one in each part of the time.
     let held = 50 * (MIB / 4);
-    assert_eq!(found["allocated"]["now_bytes"], held + 2 * MIB, "{found:#}");
+    let lowest = if in_vm() { held } else { held + 2 * MIB };
+    let now = found["allocated"]["now_bytes"].as_u64().expect("bytes");
+    assert!((lowest..=held + 2 * MIB).contains(&now), "{found:#}");
     let room = last.reserved + (65536 - 1000) * MIB;
     assert_eq!((&found["limit_bytes"], &found["limit_from"]), (&room.into(), &"driver".into()));
     assert_eq!(found["ended"], false);

@@ -9,6 +9,8 @@ use super::guest::STATUS;
 
 /// Lines of the console shown when a guest failed without naming a test.
 const TAIL: usize = 30;
+/// Tests that are tried again where they fail.
+const MOST_REPEATED: usize = 12;
 
 /// One kernel's run.
 #[derive(Debug)]
@@ -18,6 +20,10 @@ pub(super) struct Outcome {
     /// Tests that passed and failed; none if the tests never came to their end.
     tests: Option<(u32, u32)>,
     status: Option<i32>,
+    /// Names of those that failed.
+    failed: Vec<String>,
+    /// How many of those that passed did so at a second attempt.
+    again: usize,
     /// What to show about a failure.
     details: String,
 }
@@ -26,11 +32,53 @@ impl Outcome {
     pub(super) fn read(kernel: &str, console: &str, took: Duration, in_time: bool) -> Self {
         let status = console.lines().find_map(|line| line.strip_prefix(STATUS)?.trim().parse().ok());
         let tests = console.lines().find_map(summary);
-        let mut outcome = Self { kernel: kernel.to_owned(), took, tests, status, details: String::new() };
+        let mut outcome = Self {
+            kernel: kernel.to_owned(),
+            took,
+            tests,
+            status,
+            failed: failed(console),
+            again: 0,
+            details: String::new(),
+        };
         if !outcome.passed() {
             outcome.details = details(console, in_time);
         }
         outcome
+    }
+
+    /// Tests worth a second attempt: a few of a run that came to its end. Where more failed it is not for want of time.
+    pub(super) fn to_repeat(&self) -> &[String] {
+        if self.tests.is_some() && self.failed.len() <= MOST_REPEATED { &self.failed } else { &[] }
+    }
+
+    /// With what the second attempt of the tests that failed gave.
+    pub(super) fn repeated(self, again: &Self) -> Self {
+        let took = self.took + again.took;
+        let Some(((passed, failed), (now_passed, now_failed))) = self.tests.zip(again.tests) else {
+            return Self { took, ..self };
+        };
+        if !again.passed() || now_passed != failed {
+            let details = format!("{}\nagain:\n{}", self.details, again.details);
+            return Self { took, tests: Some((passed + now_passed, now_failed)), details, ..self };
+        }
+        Self {
+            took,
+            tests: Some((passed + now_passed, 0)),
+            status: again.status,
+            failed: Vec::new(),
+            again: self.failed.len(),
+            details: format!("at a second attempt: {}", self.failed.join(", ")),
+            ..self
+        }
+    }
+
+    fn verdict(&self) -> String {
+        match (self.passed(), self.again) {
+            (false, _) => "**failed**".to_owned(),
+            (true, 0) => "passed".to_owned(),
+            (true, again) => format!("passed, {again} at a second attempt"),
+        }
     }
 
     /// A guest in which no test ran has not passed.
@@ -54,6 +102,13 @@ fn summary(line: &str) -> Option<(u32, u32)> {
     let passed = counts.next()?.strip_suffix(" passed")?.parse().ok()?;
     let failed = counts.next()?.strip_suffix(" failed")?.parse().ok()?;
     Some((passed, failed))
+}
+
+/// From the list that ends the tests' report of failures.
+fn failed(console: &str) -> Vec<String> {
+    let lines: Vec<&str> = console.lines().collect();
+    let from = lines.iter().rposition(|line| *line == "failures:").map_or(lines.len(), |at| at + 1);
+    lines[from..].iter().map_while(|line| line.strip_prefix("    ")).map(str::to_owned).collect()
 }
 
 /// From the tests' own report of failures, else the end of the console.
@@ -90,7 +145,7 @@ pub(super) fn update(report: &str, outcomes: &[Outcome], commit: &str) -> String
         let count = |count: fn(&(u32, u32)) -> u32| {
             outcome.tests.as_ref().map_or_else(|| "–".to_owned(), |tests| count(tests).to_string())
         };
-        let verdict = if outcome.passed() { "passed" } else { "**failed**" };
+        let verdict = outcome.verdict();
         let (passed, failed) = (count(|tests| tests.0), count(|tests| tests.1));
         let minutes = outcome.took.as_secs_f64() / 60.0;
         let row = format!("{start} {verdict} | {passed} | {failed} | {minutes:.0} | {commit} |");
@@ -127,6 +182,29 @@ mod tests {
         for console in [&none_ran, &failed, cut_off, ""] {
             assert!(!read(console).passed(), "{console}");
         }
+    }
+
+    /// Make sure that a few failures are tried again, and that they count as passed only where all of them then pass.
+    #[test]
+    fn second_attempts() {
+        let failed = "running 4 tests\nfailures:\n\n---- a::b stdout ----\nfailures:\n    x\n\nfailures:\n    a::b\n    c::d\n\n\
+            test result: FAILED. 2 passed; 2 failed; 0 ignored\nmemscope-vm: status 101\n";
+        assert_eq!(read(failed).to_repeat(), ["a::b", "c::d"]);
+        assert!(read(PASSED).to_repeat().is_empty());
+        assert!(read("failures:\n    a::b\n\n").to_repeat().is_empty(), "without an end");
+        let list = (0..=MOST_REPEATED).fold(String::new(), |list, number| list + &format!("    t{number}\n"));
+        let many = format!("failures:\n{list}\ntest result: FAILED. 2 passed; 13 failed; 0\nmemscope-vm: status 101\n");
+        assert!(read(&many).to_repeat().is_empty());
+
+        let passed = read(failed).repeated(&read(PASSED));
+        assert_eq!((passed.passed(), passed.tests), (true, Some((4, 0))));
+        assert_eq!(passed.verdict(), "passed, 2 at a second attempt");
+        let one = "failures:\n    a::b\n\ntest result: FAILED. 1 passed; 1 failed; 0\nmemscope-vm: status 101\n";
+        let still = read(failed).repeated(&read(one));
+        assert_eq!((still.passed(), still.tests), (false, Some((3, 1))));
+        let none_ran = "test result: ok. 0 passed; 0 failed; 0\nmemscope-vm: status 0\n";
+        assert!(!read(failed).repeated(&read(none_ran)).passed());
+        assert!(!read(failed).repeated(&read("")).passed());
     }
 
     /// Make sure that a failure shows what the tests said of it, and a crash what the kernel said last.
