@@ -87,8 +87,8 @@ pub(in crate::cli) struct AgentCaptureArgs {
     /// All traced processes of this pod.
     #[arg(long, value_name = "NAME", conflicts_with = "pid")]
     pub pod: Option<String>,
-    /// For so long.
-    #[arg(long = "for", value_name = "TIME", value_parser = values::duration, default_value = "60s")]
+    /// Trace for this time: 30s, 10m.
+    #[arg(short = 'd', long = "for", alias = "duration", value_name = "TIME", value_parser = values::duration, default_value = "60s")]
     pub duration: Duration,
     /// Where the agent writes: a folder of its machine.
     #[arg(short = 'o', long, value_name = "DIR", default_value = super::DEFAULT_OUTPUT)]

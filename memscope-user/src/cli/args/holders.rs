@@ -31,8 +31,8 @@ pub(in crate::cli) struct HoldersArgs {
     /// A capture or a dump of this process, for --place and --growing.
     #[arg(long, value_name = "FILE", requires = "which")]
     pub capture: Option<PathBuf>,
-    /// Watch the process for so long, for --place and --growing without a capture.
-    #[arg(long = "for", value_name = "TIME", requires = "which", conflicts_with = "capture", value_parser = values::duration, default_value = "20s")]
+    /// Watch the process for this time, for --place and --growing without a capture.
+    #[arg(short = 'd', long = "for", alias = "duration", value_name = "TIME", requires = "which", conflicts_with = "capture", value_parser = values::duration, default_value = "20s")]
     pub duration: Duration,
     /// Different paths for each block, at most.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=20))]

@@ -37,6 +37,27 @@ fn run_leaves_the_programs_options_alone() {
     assert!(run.trace.collect.quiet);
 }
 
+/// Each command that runs for a time takes it by either word.
+#[test]
+fn a_time_has_one_option_everywhere() {
+    let time_of = |line: &str| match parse(line).command {
+        Some(Command::Attach(args)) => args.trace.duration,
+        Some(Command::Holders(args)) => Some(args.duration),
+        Some(Command::Forecast(args)) => args.duration,
+        Some(Command::Agent(args)) => match args.command {
+            Some(AgentCommand::Capture(args)) => Some(args.duration),
+            _ => None,
+        },
+        _ => None,
+    };
+    for command in ["attach", "holders --growing", "forecast", "agent capture"] {
+        for option in ["--duration", "--for", "-d"] {
+            let line = format!("memscope-bpf {command} --pid 7 {option} 5s");
+            assert_eq!(time_of(&line), Some(Duration::from_secs(5)), "{line}");
+        }
+    }
+}
+
 #[test]
 fn explicit_level_wins_in_any_order() {
     assert_eq!(parse("memscope-bpf -v --log-level error x").trace.collect.level_of_messages(), LogLevel::Error);

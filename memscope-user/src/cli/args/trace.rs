@@ -129,7 +129,7 @@ pub(in crate::cli) struct TraceArgs {
     #[arg(help_heading = RECORD, long, value_name = "SPEC")]
     pub watch: Option<WatchSpec>,
     /// Stop tracing after this time: 30s, 5m, 500ms.
-    #[arg(help_heading = LIMITS, short = 'd', long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(help_heading = LIMITS, short = 'd', long, alias = "for", value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Duration>,
     /// Stop tracing when the rows and the capture have this size, looked at once a second: 500M, 20G. The program goes on.
     #[arg(help_heading = LIMITS, long, value_name = "SIZE", value_parser = values::size_limit)]
