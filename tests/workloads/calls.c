@@ -9,11 +9,11 @@
  * The closing line has `block_ps`, for each block the processor time of one call in picoseconds, and `wall_ns`.
  * As a shared library it has `calls_run`, for callers in other languages (calls.py). */
 #include "ascend_hal.h"
+#include "callers.h"
 #include "common.h"
 #include "mstx/ms_tools_ext.h"
 #include "runtime/rt.h"
 #include "torch_npu/simpta.h"
-#include <execinfo.h>
 #include <signal.h>
 
 #define KEEP __attribute__((noinline, noclone))
@@ -122,7 +122,7 @@ static uint64_t own_frames;
 KEEP static void count_frames(void)
 {
     void *frames[256];
-    own_frames = (uint64_t)backtrace(frames, 256) + 1;
+    own_frames = (uint64_t)callers(frames, 256) + 1;
 }
 
 static void setup(void)

@@ -3,8 +3,8 @@
 #define _GNU_SOURCE
 #include "arena.h"
 #include "ascend_hal.h"
+#include "callers.h"
 #include "journal.h"
-#include <execinfo.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -309,7 +309,7 @@ static drvError_t mem_alloc(void **pp, uint64_t size, uint64_t flag)
 static __attribute__((noinline)) void journal_with_stack(drvError_t ret, uint64_t out, uint64_t size, uint64_t flag)
 {
     void *frames[MAX_FRAMES];
-    int count = backtrace(frames, MAX_FRAMES);
+    int count = callers(frames, MAX_FRAMES);
     journal_add_bytes(JF_hal_halMemAlloc, ret, ARGS(size, flag), out, frames, (uint64_t)count * sizeof *frames);
 }
 

@@ -1,11 +1,11 @@
 //! Every workload, event for event.
 
-use std::path::PathBuf;
+use std::{fs, path::PathBuf};
 
 use memscope_tests::harness::expect::{Expect, Totals, Window, assert_equal, assert_unbroken};
 use memscope_tests::harness::journal::Library;
 use memscope_tests::harness::rows::dump_files;
-use memscope_tests::harness::tracer::{Tracer, in_vm, unix_offset_ns, workload_path};
+use memscope_tests::harness::tracer::{Folder, Tracer, in_vm, simulation, unix_offset_ns, workload_path};
 
 use super::shared::{DEFAULT, assert_nothing_lost, compare, compare_short, finding, libraries_with};
 
@@ -41,6 +41,23 @@ fn pairs() {
     let arguments = ["--pairs", "1000", "--threads", "4", "--size", "3000000"];
     let (run, totals) = compare(Tracer::run("pairs", &arguments), DEFAULT);
     assert_eq!((totals.allocs, totals.frees, run.counted("allocs")), (4003, 4003, 4000));
+}
+
+/// As many threads and libraries as servers have; all threads allocate at the same moment.
+#[test]
+fn crowd() {
+    let (threads, libraries): (u64, u64) = if in_vm() { (200, 20) } else { (3000, 300) };
+    let folder = Folder::new();
+    for number in 0..libraries {
+        let copy = folder.path().join(format!("libmany{number}.so"));
+        fs::copy(simulation().join("lib/stacks/libframes_a.so"), copy).expect("a copy");
+    }
+    let many = folder.path().to_str().expect("a path");
+    let arguments = ["--threads", &threads.to_string(), "--libraries", many, "--map-gib", "1"];
+    let (run, totals) = compare(Tracer::run("crowd", &arguments), DEFAULT);
+    assert!(run.status.success(), "{}", run.said());
+    assert_eq!((run.counted("libraries"), run.counted("left")), (libraries, threads / 10));
+    assert_eq!((totals.allocs, totals.frees, totals.held), (threads + 3, threads + 3, 0));
 }
 
 /// Blocks that other threads free, and addresses that come back at once in others.
@@ -99,7 +116,7 @@ fn number_of_a_process_that_has_just_ended() {
     assert_nothing_lost(&run);
     assert!(run.counted("reused") > 0, "{}", run.said());
     // Processes of one number have rows of the same numbers, so they are counted as text. 32 bytes are the runtime's.
-    let text = |file: &PathBuf| std::fs::read_to_string(file).expect("a dump");
+    let text = |file: &PathBuf| fs::read_to_string(file).expect("a dump");
     let rows: String = dump_files(&run.folder.output_path()).iter().map(text).collect();
     let count = |event: &str| rows.lines().filter(|row| row.contains(event) && row.contains("size:65568,")).count();
     assert_eq!([",MALLOC,HAL,", ",FREE,HAL,"].map(count), [20 * 20; 2]);

@@ -7,13 +7,13 @@
 extern "C" {
 #include "ascend_hal.h"
 }
+#include "callers.h"
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
-#include <execinfo.h>
 #include <fcntl.h>
 #include <functional>
 #include <pthread.h>
@@ -88,7 +88,7 @@ extern "C" KEEP void allocate(void)
     uint64_t size = 4096 * ++blocks;
     uint64_t flag = MEM_DEV | MEM_TYPE_HBM | MEM_SET_ALIGN_SIZE(9) | (uint64_t)MODULE_HCCL << MEM_MODULE_ID_BIT;
     if (says)
-        say(size, frames, backtrace(frames, 1100));
+        say(size, frames, callers(frames, 1100));
     if (!calls)
         return;
     protect(PROT_NONE);
@@ -380,7 +380,7 @@ int main(int argc, char **argv)
     std::string folder = argv[0];
     folder = folder.substr(0, folder.rfind('/')) + "/../lib/stacks";
     void *frames[4];
-    backtrace(frames, 4); /* loads what it needs */
+    callers(frames, 4); /* loads what it needs */
     for (int i = 1; i < argc; i++) {
         std::string name = argv[i];
         now = argv[i];

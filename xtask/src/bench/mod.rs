@@ -3,6 +3,7 @@
 
 mod agent;
 mod answers;
+mod big;
 mod cost;
 mod holders;
 mod kernel;
@@ -85,6 +86,7 @@ fn beside(lab: &Lab) -> Result<Vec<Table>> {
 const COSTS: &str = "# What tracing costs";
 const FILTERED: &str = "# Processes that are filtered out";
 const MANY: &str = "# Many probes, many processes";
+const BIG: &str = "# Big processes";
 const LONG: &str = "# Soak";
 const OVERLOAD: &str = "# More events than are analysed";
 const SCRIPTS: &str = "# Scripts";
@@ -99,6 +101,7 @@ const BENCHES: &[Bench] = &[
     Bench { name: "throughput", part: Some(COSTS), run: Run::Measure(throughput::run) },
     Bench { name: "filtered", part: Some(FILTERED), run: Run::Measure(cost::filtered) },
     Bench { name: "scale", part: Some(MANY), run: Run::Measure(scale::run) },
+    Bench { name: "big", part: Some(BIG), run: Run::Measure(big::run) },
     Bench { name: "overload", part: Some(OVERLOAD), run: Run::Measure(overload::run) },
     Bench { name: SOAK, part: Some(LONG), run: Run::Measure(soak::run) },
     Bench { name: "python", part: Some(SCRIPTS), run: Run::Measure(python::run) },
