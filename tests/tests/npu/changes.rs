@@ -169,32 +169,35 @@ fn pools_with_rules() {
     }
 }
 
-/// A request that would need the cache is rejected at once with `throw_on_npumalloc_oom`, which `torch_npu` has since 2.13: a recording without it
-/// foresees that, and what the pool holds then.
+/// Settings of newer releases that limit what the pool may have: `throw_on_npumalloc_oom` rejects a request that would need the cache, which
+/// `torch_npu` has since 2.13, and a fraction of the device fails what is beyond it, since 2.14. A recording without them foresees that, and what the pool
+/// holds then.
 #[test]
-fn requests_rejected_early() {
-    const EARLY: &str = "throw_on_npumalloc_oom:True";
-    if minor() < 13 {
-        println!("not before torch_npu 2.13");
-        return;
-    }
+fn limits_from_the_environment() {
+    let limits = [(13, "throw_on_npumalloc_oom:True", "rejected"), (14, "per_process_memory_fraction:0.5", "failed")];
     let program = program("early.py").env("ASCEND_SIM_CAPACITY_MB", "8192");
-    let run = program.traced_with(&[]).0;
-    let found = answer(&run.folder.capture(), &["--limit", "8GiB", "--set", EARLY]);
-    let (check, own) = (&found["check"], peaks_of(&run.stdout));
-    assert_eq!(check["agreeing"], check["events"], "{found:#}");
-    assert_eq!(span(&found, "reserved_peak_bytes"), [own[1]; 2], "{found:#}");
-    let answers = found["answers"].as_array().expect("answers");
-    let early = answers.iter().find(|answer| answer["settings"] == EARLY).expect("the settings");
-    let [output, _] = program.clone().env("PYTORCH_NPU_ALLOC_CONF", EARLY).output(&Folder::new());
-    let real = peaks_of(&output);
-    println!("{own:?}, with {EARLY} {real:?}");
-    assert!(output.contains("rejected") && !run.stdout.contains("rejected") && own != real, "{output}");
-    assert_eq!(early["fits"], "no", "{early:#}");
-    assert_eq!(
-        ["allocated_peak_bytes", "reserved_peak_bytes"].map(|figure| span_of(early, figure)),
-        real.map(|peak| [peak; 2])
-    );
+    for (since, limit, said) in limits {
+        if minor() < since {
+            println!("{limit}: not before torch_npu 2.{since}");
+            continue;
+        }
+        let run = program.traced_with(&[]).0;
+        let found = answer(&run.folder.capture(), &["--limit", "8GiB", "--set", limit]);
+        let (check, own) = (&found["check"], peaks_of(&run.stdout));
+        assert_eq!(check["agreeing"], check["events"], "{found:#}");
+        assert_eq!(span(&found, "reserved_peak_bytes"), [own[1]; 2], "{found:#}");
+        let answers = found["answers"].as_array().expect("answers");
+        let limited = answers.iter().find(|answer| answer["settings"] == limit).expect("the settings");
+        let [output, _] = program.clone().env("PYTORCH_NPU_ALLOC_CONF", limit).output(&Folder::new());
+        let real = peaks_of(&output);
+        println!("{own:?}, with {limit} {real:?}");
+        assert!(output.contains(said) && !run.stdout.contains(said) && own != real, "{output}");
+        assert_eq!(limited["fits"], "no", "{limited:#}");
+        assert_eq!(
+            ["allocated_peak_bytes", "reserved_peak_bytes"].map(|figure| span_of(limited, figure)),
+            real.map(|peak| [peak; 2])
+        );
+    }
 }
 
 /// Blocks that other streams use, by seven programs on streams that need time: what the pool held in the recording is known to the byte, and runs under

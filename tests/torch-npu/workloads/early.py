@@ -1,5 +1,5 @@
-"""A request that the cache has to make room for, on a device of 8 GiB: `throw_on_npumalloc_oom` rejects it. Prints the peaks that torch_npu has
-of its pool, allocated and reserved bytes.
+"""A request that the cache has to make room for, on a device of 8 GiB: `throw_on_npumalloc_oom` rejects it, and half of the device is too little for
+the last one. Prints the peaks that torch_npu has of its pool, allocated and reserved bytes.
 
 usage: early.py
 """
