@@ -92,15 +92,16 @@ usage: ./x VERB [ARGUMENTS]
                       kept in docs/kernels.md. `part` runs a few on these two
   bench [NAME...] [--quick] [--minutes N]
                       what tracing costs the target and what the tracer can take (cost, throughput), also with many probes and
-                      processes (scale), what scripts pay (python) and a watch costs (watch), what the analyses find in made-up
-                      servers and what they cost (leaks, sizes), what pages cost (report) and replays (whatif). The first five, as root, write their parts
+                      processes (scale), of a big process (big), what scripts pay (python) and a watch costs (watch), what the analyses find in made-up
+                      servers and what they cost (leaks, sizes), what pages cost (report) and replays (whatif). The first six, as root, write their parts
                       of docs/overhead.md. `soak` runs only by its name and does so, too: N minutes (20) of a server beside
                       programs that come and go
   wheels              looks for our functions in many versions of the real libraries, which are fetched (1 GB)
-  dist [--test | --verify SUMS]
-                      programs for both architectures that run from glibc 2.17 on, Debian packages and checksums, in target/dist;
-                      --test installs the package of this machine's into a clean system and traces with it (as root), --verify
-                      builds the BPF objects again and holds them against SHA256SUMS
+  dist [--test [ROOT.tar...] | --verify SUMS]
+                      programs for both architectures that run from glibc 2.17 on, Debian and RPM packages and checksums, in
+                      target/dist; --test installs the package of this machine's into a clean system and traces with it (as
+                      root), or does so in the systems in those archives; --verify builds the BPF objects again and holds them
+                      against SHA256SUMS
   wheel [--test]      the Python package for both architectures (glibc 2.17, CPython 3.8 and later), and one without its native
                       half, in target/wheel; --test installs and uses them with each Python that is at hand
   bpf                 the BPF objects of both architectures, for packagers, in target/bpf

@@ -1,6 +1,9 @@
 //! `sim`: the simulated Ascend libraries and the programs that call them.
 
-use std::path::PathBuf;
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Result, bail};
 
@@ -38,15 +41,26 @@ pub(crate) fn build_for_tests(arch: &Arch) -> Result<()> {
     make(arch, &["all", "clang"])
 }
 
+/// A program and the libraries that it calls, for a system with another C library than this machine's, by compilers for it.
+pub(crate) fn build_by(arch: &Arch, cc: &Path, cxx: &Path, out: &Path) -> Result<()> {
+    let mut make = command(out);
+    for (variable, compiler) in [("CC", cc), ("CXX", cxx)] {
+        // Clang's kin does not know what GCC is asked for; stacks are the journal's, too.
+        make.arg(format!(
+            "{variable}={} -Wno-unknown-attributes -Wno-unused-command-line-argument -lunwind",
+            compiler.display()
+        ));
+    }
+    let goals = ["bin/calls", "bin/journal2text"].map(|goal| out.join(goal));
+    run_command(make.arg(format!("STRIP={}", arch.tool("strip"))).args(goals))
+}
+
 fn make(arch: &Arch, goals: &[&str]) -> Result<()> {
     if !arch.has_compiler() {
         apt::install(&arch.cross_packages)?;
     }
     setup::to_simulate(arch)?;
-    let mut make = program("make");
-    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    make.arg(format!("-j{jobs}"));
-    make.args(["--silent", "-C", "tests/ascend-sim", &format!("OUT={}", folder(arch).display())]);
+    let mut make = command(&folder(arch));
     if !arch.is_host() {
         for (variable, tool) in [("CC", "gcc"), ("CXX", "g++"), ("STRIP", "strip")] {
             make.arg(format!("{variable}={}", arch.tool(tool)));
@@ -54,4 +68,12 @@ fn make(arch: &Arch, goals: &[&str]) -> Result<()> {
         make.arg(format!("CLANGXX=clang++ --target={}", arch.gnu));
     }
     run_command(make.args(goals))
+}
+
+fn command(out: &Path) -> Command {
+    let mut make = program("make");
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    make.arg(format!("-j{jobs}"));
+    make.args(["--silent", "-C", "tests/ascend-sim", &format!("OUT={}", out.display())]);
+    make
 }

@@ -4,9 +4,11 @@
 mod clean;
 mod contents;
 mod deb;
+mod foreign;
 mod licences;
 mod rpm;
 mod sbom;
+mod trial;
 mod zig;
 
 pub(crate) use self::{licences::of_all as licences_of_all, zig::package as zig_package};
@@ -18,6 +20,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use self::zig::Libc;
 use crate::{
     arch::{self, Arch},
     bpf, build,
@@ -34,7 +37,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         [] => make(),
         ["--verify", sums] => verify(Path::new(sums)),
         ["--test"] => clean::test(Arch::host()),
-        _ => bail!("usage: ./x dist [--test | --verify SHA256SUMS]"),
+        ["--test", ref archives @ ..] => foreign::test(archives),
+        _ => bail!("usage: ./x dist [--test [ROOT.tar…] | --verify SHA256SUMS]"),
     }
 }
 
@@ -110,7 +114,7 @@ fn other_checkout() -> Result<PathBuf> {
 }
 
 fn compile(arch: &Arch, object: &Path) -> Result<PathBuf> {
-    let tools = zig::tools(arch, GLIBC)?;
+    let tools = zig::tools(arch, Libc::Glibc(GLIBC.0, GLIBC.1))?;
     let folder = target().join("dist-build");
     let mut cargo = cargo();
     cargo.env("MEMSCOPE_BPF_OBJECT", object);

@@ -24,37 +24,53 @@ pub(crate) fn package() -> String {
     format!("ziglang=={VERSION}")
 }
 
+/// A C library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Libc {
+    /// From this version on.
+    Glibc(u32, u32),
+    Musl,
+}
+
 /// Programs that are called like the GNU toolchain's.
 #[derive(Debug)]
 pub(super) struct Tools {
     pub(super) cc: PathBuf,
+    pub(super) cxx: PathBuf,
     pub(super) ar: PathBuf,
 }
 
-/// Tools for programs that run from this glibc on.
-pub(super) fn tools(arch: &Arch, (major, minor): (u32, u32)) -> Result<Tools> {
+/// Tools for programs with this C library.
+pub(super) fn tools(arch: &Arch, libc: Libc) -> Result<Tools> {
     let zig = zig()?;
     let folder = own_tools().join("zig-tools");
     fs::create_dir_all(&folder).with_context(|| format!("failed to make `{}`", folder.display()))?;
-    let tools = Tools { cc: folder.join(format!("{}-cc", arch.name)), ar: folder.join("ar") };
-    script(&tools.cc, &cc_script(&zig, &format!("{}-linux-gnu.{major}.{minor}", arch.name)))?;
+    let target = match libc {
+        Libc::Glibc(major, minor) => format!("{}-linux-gnu.{major}.{minor}", arch.name),
+        Libc::Musl => format!("{}-linux-musl", arch.name),
+    };
+    let tool = |name: &str| folder.join(format!("{target}-{name}"));
+    let tools = Tools { cc: tool("cc"), cxx: tool("c++"), ar: folder.join("ar") };
+    script(&tools.cc, &compiler_script(&zig, "cc", &target))?;
+    script(&tools.cxx, &compiler_script(&zig, "c++", &target))?;
     script(&tools.ar, &format!("#!/bin/sh\nexec '{}' ar \"$@\"\n", zig.display()))?;
     Ok(tools)
 }
 
-/// Rust unwinds by libgcc, for which Zig has libunwind; it names the target itself, and knows no workaround for Cortex-A53.
-fn cc_script(zig: &Path, target: &str) -> String {
+/// Rust unwinds by libgcc, for which Zig has libunwind; it names the target itself, and knows no workaround for Cortex-A53. Its C++ library
+/// is always static, and its linker hides no library.
+fn compiler_script(zig: &Path, name: &str, target: &str) -> String {
     format!(
         "#!/bin/bash
 words=()
 for word in \"$@\"; do
     case \"$word\" in
     -lgcc_s) words+=(-lunwind) ;;
-    -lgcc | --target=* | -Wl,--fix-cortex-a53-843419) ;;
+    -lgcc | --target=* | -Wl,--fix-cortex-a53-843419 | -static-libgcc | -static-libstdc++ | -Wl,--exclude-libs,*) ;;
     *) words+=(\"$word\") ;;
     esac
 done
-exec '{}' cc -target {target} \"${{words[@]}}\"
+exec '{}' {name} -target {target} \"${{words[@]}}\"
 ",
         zig.display()
     )

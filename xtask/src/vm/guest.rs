@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     arch::Arch,
-    project::{output, program, root, run_quietly, target},
+    project::{as_root, output, program, root, run_quietly, target},
     python, sim, standalone,
 };
 
@@ -133,7 +133,7 @@ fn strip(arch: &Arch, from: &Path, to: &Path) -> Result<()> {
 }
 
 fn init_script(kernel: &Kernel, test_arguments: &[String]) -> String {
-    let tracefs = if kernel.has_tracefs() { "mount -t tracefs tracefs /sys/kernel/tracing" } else { "" };
+    let mounts = mounts(kernel);
     let arguments: Vec<_> =
         test_arguments.iter().map(|argument| format!("'{}'", argument.replace('\'', r"'\''"))).collect();
     let arguments = arguments.join(" ");
@@ -143,19 +143,9 @@ fn init_script(kernel: &Kernel, test_arguments: &[String]) -> String {
 /bin/busybox --install -s /bin 2>/dev/null
 export PATH=/bin HOME=/root TMPDIR=/tmp RUST_BACKTRACE=1
 export MEMSCOPE_VM=1 MEMSCOPE_REPORT=details MEMSCOPE_NO_STACKS=true MEMSCOPE_BIN=/memscope/memscope-bpf MEMSCOPE_SIM_DIR=/memscope/sim MEMSCOPE_PYTHON_DIR=/memscope/python
-mount -t proc proc /proc
-mount -t sysfs sysfs /sys
-mount -t devtmpfs devtmpfs /dev 2>/dev/null
-mkdir -p /dev/shm /dev/pts
-ln -s /proc/self/fd /dev/fd
-mount -t tmpfs tmpfs /dev/shm
-mount -t devpts devpts /dev/pts
-mount -t tmpfs tmpfs /tmp
-mount -t bpf bpf /sys/fs/bpf
-{tracefs}
+{mounts}
 # A processor that is stuck may wait for another one: show both.
 echo 1 > /proc/sys/kernel/softlockup_all_cpu_backtrace
-ifconfig lo up
 [ -e /memscope/overlay.ko ] || unxz /memscope/overlay.ko.xz
 insmod /memscope/overlay.ko
 cd /root
@@ -168,12 +158,31 @@ poweroff -f
     )
 }
 
+/// What every guest has mounted.
+pub(super) fn mounts(kernel: &Kernel) -> String {
+    let tracefs = if kernel.has_tracefs() { "mount -t tracefs tracefs /sys/kernel/tracing" } else { "" };
+    format!(
+        "mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev 2>/dev/null
+mkdir -p /dev/shm /dev/pts
+ln -s /proc/self/fd /dev/fd
+mount -t tmpfs tmpfs /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs tmpfs /tmp
+mount -t bpf bpf /sys/fs/bpf
+{tracefs}
+ifconfig lo up"
+    )
+}
+
 /// As an uncompressed archive: reading it costs the guest less than unpacking it.
-fn pack(root: &Path, image: &Path) -> Result<PathBuf> {
+pub(super) fn pack(root: &Path, image: &Path) -> Result<PathBuf> {
     let script = "find . | cpio --create --format=newc --owner=0:0 --quiet";
     let archive = fs::File::create(image).with_context(|| format!("failed to write `{}`", image.display()))?;
+    // Systems have files that only root reads.
     let status =
-        program("sh").args(["-c", script]).current_dir(root).stdout(archive).status().context("cannot run sh")?;
+        as_root("sh").args(["-c", script]).current_dir(root).stdout(archive).status().context("cannot run sh")?;
     ensure!(status.success(), "`{script}` failed ({status})");
     Ok(image.to_owned())
 }

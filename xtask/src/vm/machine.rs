@@ -19,8 +19,22 @@ const SILENCE: Duration = Duration::from_mins(10);
 /// A guest may hang and go on to complain.
 const TIMEOUT: Duration = Duration::from_mins(150);
 
-/// Boots, waits for the power to go off, and reads the console.
+/// One boot.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) console: String,
+    took: Duration,
+    in_time: bool,
+}
+
+/// Boots a guest that runs tests.
 pub(super) fn boot(kernel: &Kernel, image: &Path, initramfs: &Path) -> Result<Outcome> {
+    let Run { console, took, in_time } = run(kernel, image, initramfs)?;
+    Ok(Outcome::read(&kernel.name, &console, took, in_time))
+}
+
+/// Boots, waits for the power to go off, and reads the console.
+pub(super) fn run(kernel: &Kernel, image: &Path, initramfs: &Path) -> Result<Run> {
     let log = guest::folder().join(format!("{}.log", kernel.name));
     eprintln!("booting {}; its console goes to `{}`", kernel.name, log.display());
     let start = Instant::now();
@@ -32,11 +46,11 @@ pub(super) fn boot(kernel: &Kernel, image: &Path, initramfs: &Path) -> Result<Ou
     // QEMU ends in order at a signal, too. That is no failure of the guest, so no row.
     ensure!(
         !in_time || is_over(&console),
-        "QEMU was stopped before the tests of {} ended; the console is in `{}`",
+        "QEMU was stopped before {} ended; the console is in `{}`",
         kernel.name,
         log.display()
     );
-    Ok(Outcome::read(&kernel.name, &console, start.elapsed(), in_time))
+    Ok(Run { console, took: start.elapsed(), in_time })
 }
 
 fn command(kernel: &Kernel, image: &Path, initramfs: &Path, log: &Path) -> Command {

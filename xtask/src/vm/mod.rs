@@ -8,12 +8,13 @@ mod guest;
 mod kernel;
 mod machine;
 mod report;
+mod system;
 
 use std::fs;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-pub(crate) use self::debian::unpacked;
+pub(crate) use self::{debian::unpacked, system::run as in_system};
 use self::{kernel::Kernel, report::Outcome};
 use crate::{
     apt,
