@@ -1,8 +1,12 @@
 """A request that the cache has to make room for, on a device of 8 GiB: `throw_on_npumalloc_oom` rejects it, and half of the device is too little for
-the last one. Prints the peaks that torch_npu has of its pool, allocated and reserved bytes.
+the last one. ACL has the device before torch_npu, which asks for its size at once where a fraction is set. Prints the peaks that torch_npu has of its
+pool, allocated and reserved bytes.
 
-usage: early.py
+usage: early.py [SETTINGS]
 """
+import ctypes
+import sys
+
 import torch
 import torch_npu  # noqa: F401
 
@@ -13,7 +17,10 @@ def tensor(mib):
     return torch.empty(mib * MIB, dtype=torch.uint8, device="npu")
 
 
+assert ctypes.CDLL("libascendcl.so").aclrtSetDevice(0) == 0
 torch.npu.set_device(0)
+for settings in sys.argv[1:]:
+    torch.npu.memory._set_allocator_settings(settings)
 first = tensor(600)
 one, other = tensor(1400), tensor(1000)
 del one, other
