@@ -11,10 +11,10 @@
 #include "ascend_hal.h"
 #include "callers.h"
 #include "common.h"
+#include "hold.h"
 #include "mstx/ms_tools_ext.h"
 #include "runtime/rt.h"
 #include "torch_npu/simpta.h"
-#include <signal.h>
 
 #define KEEP __attribute__((noinline, noclone))
 #define MAX_BLOCKS 256
@@ -198,23 +198,10 @@ static void *work(void *ps)
     return NULL;
 }
 
-static void hold_until(bool hold, int number)
-{
-    sigset_t signals;
-    int came;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGUSR1);
-    sigaddset(&signals, SIGTERM);
-    while (hold && !sigwait(&signals, &came))
-        if (came == number || came == SIGTERM)
-            return;
-}
-
 int main(int argc, char **argv)
 {
     static uint64_t ps[MAX_THREADS * MAX_BLOCKS];
     pthread_t threads[MAX_THREADS];
-    sigset_t signals;
     const char *kind = option_text(argc, argv, "--kind");
     uint64_t count = option_threads(argc, argv, 1), frames = option(argc, argv, "--frames", 0), unused;
     bool hold = option_flag(argc, argv, "--hold");
@@ -224,18 +211,11 @@ int main(int argc, char **argv)
     thread_rate = option(argc, argv, "--rate", 0) / count;
     if (blocks < 1 || blocks > MAX_BLOCKS || calls < 1)
         usage_error("out of range:", "--blocks or --calls");
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGUSR1);
-    sigaddset(&signals, SIGTERM);
-    if (hold)
-        pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    hold_begin(hold);
     setup();
     blocks_at(0, count_frames, 1, 1, &unused);
     depth = frames > own_frames ? frames - own_frames : 0;
-    if (hold) {
-        printf("ready %d\n", (int)getpid());
-        fflush(stdout);
-    }
+    hold_ready(hold);
     hold_until(hold, SIGUSR1);
     uint64_t begin = now_ns(CLOCK_MONOTONIC);
     for (uint64_t i = 0; i < count; i++)

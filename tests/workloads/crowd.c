@@ -6,9 +6,9 @@
  * SIGTERM with all threads and the blocks that are left. Without --hold it goes on at once, and frees them before it ends. */
 #include "ascend_hal.h"
 #include "common.h"
+#include "hold.h"
 #include <dirent.h>
 #include <dlfcn.h>
-#include <signal.h>
 #include <sys/mman.h>
 
 #define MOST 20000
@@ -69,32 +69,15 @@ static void map_gib(uint64_t gib)
     }
 }
 
-static void wait_for(bool hold, int number)
-{
-    sigset_t signals;
-    int came;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGUSR1);
-    sigaddset(&signals, SIGTERM);
-    while (hold && !sigwait(&signals, &came))
-        if (came == number || came == SIGTERM)
-            return;
-}
-
 int main(int argc, char **argv)
 {
     static pthread_t threads[MOST];
     uint64_t count = option(argc, argv, "--threads", 100), libraries, left = 0;
     bool hold = option_flag(argc, argv, "--hold");
     pthread_attr_t attributes;
-    sigset_t signals;
     if (count < 1 || count > MOST)
         usage_error("out of range:", "--threads");
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGUSR1);
-    sigaddset(&signals, SIGTERM);
-    if (hold)
-        CHECK(pthread_sigmask(SIG_BLOCK, &signals, NULL));
+    hold_begin(hold);
     acl_begin(0);
     libraries = load_all(option_text(argc, argv, "--libraries"));
     map_gib(option(argc, argv, "--map-gib", 0));
@@ -105,18 +88,15 @@ int main(int argc, char **argv)
     for (uint64_t i = 0; i < count; i++)
         CHECK(pthread_create(&threads[i], &attributes, one, (void *)(uintptr_t)i));
     pthread_barrier_wait(&set_up);
-    if (hold) {
-        printf("ready %d\n", (int)getpid());
-        fflush(stdout);
-    }
-    wait_for(hold, SIGUSR1);
+    hold_ready(hold);
+    hold_until(hold, SIGUSR1);
     pthread_barrier_wait(&begin);
     pthread_barrier_wait(&over);
     if (hold) {
         printf("done\n");
         fflush(stdout);
     }
-    wait_for(hold, SIGTERM);
+    hold_until(hold, SIGTERM);
     pthread_barrier_wait(&end);
     for (uint64_t i = 0; i < count; i++)
         CHECK(pthread_join(threads[i], NULL));
