@@ -319,8 +319,8 @@ fn rules_that_the_script_sets() {
         ("settings", 0, vec!["expandable_segments:True", "expandable_segments:False,max_split_size_mb:40"]),
         ("refused", 0, vec![]),
     ];
-    // `_set_allocator_settings` came behind 2.5.
-    let count = if minor() < 7 { 1 } else { cases.len() };
+    // `_set_allocator_settings` came behind 2.7.
+    let count = if minor() < 9 { 1 } else { cases.len() };
     println!("{count} of {} cases", cases.len());
     for (what, failures, set) in cases.into_iter().take(count) {
         let line = format!("sets.py {what}");

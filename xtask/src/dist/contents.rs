@@ -107,10 +107,19 @@ impl Stage {
 
     /// Paths of the files in it, from the root of the system.
     pub(super) fn files(&self) -> Result<Vec<String>> {
-        let text = output(program("find").args([".", "-type", "f"]).current_dir(&self.0))?;
-        let mut files: Vec<String> = text.lines().filter_map(|line| Some(line.strip_prefix('.')?.to_owned())).collect();
-        files.sort();
-        Ok(files)
+        self.find(&["-type", "f"])
+    }
+
+    /// Paths of the folders that are the package's alone.
+    pub(super) fn folders(&self) -> Result<Vec<String>> {
+        self.find(&["-type", "d", "-name", PACKAGE])
+    }
+
+    fn find(&self, what: &[&str]) -> Result<Vec<String>> {
+        let text = output(program("find").arg(".").args(what).current_dir(&self.0))?;
+        let mut found: Vec<String> = text.lines().filter_map(|line| Some(line.strip_prefix('.')?.to_owned())).collect();
+        found.sort();
+        Ok(found)
     }
 
     pub(super) fn remove(self) -> Result<()> {

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::{deb, folder, rpm, static_name, trial, zig, zig::Libc};
 use crate::{
     arch::{self, Arch},
-    project::{as_root, output, program, root, run as run_command},
+    project::{as_root, output, program, root, run as run_command, target},
     setup, sim, vm,
 };
 
@@ -23,7 +23,8 @@ const GLIBC: Libc = Libc::Glibc(2, 28);
 /// How a system gets the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
-    Rpm,
+    /// Its database is in this folder, which this machine's rpm would look for elsewhere.
+    Rpm(&'static str),
     Deb,
     /// By no package: the static program is copied.
     Other,
@@ -66,8 +67,7 @@ impl System {
     }
 
     fn test(&self) -> Result<()> {
-        let sim =
-            sim::folder(self.arch).with_file_name(format!("ascend-sim-by-zig-{}-{:?}", self.arch.name, self.libc));
+        let sim = target().join(format!("ascend-sim-{}", self.libc.target(self.arch)));
         setup::to_check()?;
         let compilers = zig::tools(self.arch, self.libc)?;
         sim::build_by(self.arch, &compilers.cc, &compilers.cxx, &sim)?;
@@ -87,7 +87,7 @@ impl System {
     /// Gives the package's name, and the command.
     fn install(&self) -> Result<(String, &'static str)> {
         let (name, command) = match self.family {
-            Family::Rpm => (rpm::name(self.arch), "memscope-bpf"),
+            Family::Rpm(_) => (rpm::name(self.arch), "memscope-bpf"),
             Family::Deb => (deb::name(self.arch), "memscope-bpf"),
             Family::Other => (static_name(self.arch), "/usr/bin/memscope-bpf"),
         };
@@ -95,9 +95,9 @@ impl System {
         ensure!(made.is_file(), "`{}` is not there: `./x dist` makes it", made.display());
         match self.family {
             // What it needs is held against the system's own packages; nothing of it is run.
-            Family::Rpm => {
-                self.rpm(&["--install", "--ignorearch"], made.into_os_string())?;
-                self.rpm(&["--verify"], "memscope-bpf".into())?;
+            Family::Rpm(database) => {
+                self.rpm(database, &["--install", "--ignorearch"], made.into_os_string())?;
+                self.rpm(database, &["--verify"], "memscope-bpf".into())?;
             }
             Family::Deb if self.arch.is_host() => {
                 run_command(as_root("cp").arg(&made).arg(self.root.join("package.deb")))?;
@@ -114,7 +114,7 @@ impl System {
     /// Removing the package leaves nothing behind.
     fn remove(&self) -> Result<()> {
         match self.family {
-            Family::Rpm => self.rpm(&["--erase"], "memscope-bpf".into())?,
+            Family::Rpm(database) => self.rpm(database, &["--erase"], "memscope-bpf".into())?,
             Family::Deb => run_command(as_root("chroot").arg(&self.root).args(["dpkg", "--purge", "memscope-bpf"]))?,
             Family::Other => run_command(as_root("rm").arg(self.root.join("usr/bin/memscope-bpf")))?,
         }
@@ -124,8 +124,10 @@ impl System {
         Ok(())
     }
 
-    fn rpm(&self, verb: &[&str], what: OsString) -> Result<()> {
-        run_command(as_root("rpm").arg("--root").arg(&self.root).args(verb).arg(what))
+    fn rpm(&self, database: &str, verb: &[&str], what: OsString) -> Result<()> {
+        let mut rpm = as_root("rpm");
+        rpm.arg("--root").arg(&self.root).arg("--dbpath").arg(format!("/{database}"));
+        run_command(rpm.args(verb).arg(what))
     }
 
     /// Runs a command of a shell in the system, on this machine's kernel. The mounts are gone with the namespace.
@@ -157,8 +159,9 @@ fn loader(root: &Path) -> Option<(&'static Arch, Libc)> {
 
 /// By the database of packages.
 fn family(root: &Path) -> Family {
-    if ["var/lib/rpm", "usr/lib/sysimage/rpm"].iter().any(|folder| root.join(folder).is_dir()) {
-        Family::Rpm
+    let databases = ["usr/lib/sysimage/rpm", "var/lib/rpm"];
+    if let Some(database) = databases.into_iter().find(|folder| root.join(folder).is_dir()) {
+        Family::Rpm(database)
     } else if root.join("var/lib/dpkg/status").is_file() {
         Family::Deb
     } else {
@@ -198,7 +201,7 @@ mod tests {
         let alpine = ["lib/ld-musl-x86_64.so.1", "lib/apk/db/installed"];
         assert_eq!(kind("alpine", &alpine), Some(("x86_64", Libc::Musl, Family::Other)));
         let alma = ["usr/lib/ld-linux-aarch64.so.1", "var/lib/rpm/rpmdb.sqlite"];
-        assert_eq!(kind("alma", &alma), Some(("aarch64", GLIBC, Family::Rpm)));
+        assert_eq!(kind("alma", &alma), Some(("aarch64", GLIBC, Family::Rpm("var/lib/rpm"))));
         let ubuntu = ["usr/lib64/ld-linux-x86-64.so.2", "var/lib/dpkg/status"];
         assert_eq!(kind("ubuntu", &ubuntu), Some(("x86_64", GLIBC, Family::Deb)));
         assert_eq!(kind("nothing", &["lib/ld-linux-riscv64-lp64d.so.1"]), None);

@@ -37,8 +37,9 @@ pub(super) fn pack(arch: &Arch, tool: &Path, texts: &Texts, out: &Path) -> Resul
     let work = out.join(format!("rpm-{}", arch.name));
     fs::create_dir_all(&work).with_context(|| format!("failed to make `{}`", work.display()))?;
     let spec = work.join("memscope-bpf.spec");
-    let files = stage.files()?;
-    fs::write(&spec, text(&stage, &files)).with_context(|| format!("failed to write `{}`", spec.display()))?;
+    let (folders, mut files) = (stage.folders()?, stage.files()?);
+    fs::write(&spec, text(&stage, &folders, &files))
+        .with_context(|| format!("failed to write `{}`", spec.display()))?;
     let mut pack = program("rpmbuild");
     pack.env("SOURCE_DATE_EPOCH", epoch()?).args(["-bb", "--quiet", "--target", &format!("{}-linux", arch.name)]);
     for setting in SETTINGS {
@@ -48,14 +49,18 @@ pub(super) fn pack(arch: &Arch, tool: &Path, texts: &Texts, out: &Path) -> Resul
     pack.arg("--define").arg(format!("_rpmdir {}", out.display()));
     pack.args(["--define", &format!("_rpmfilename {}", name(arch))]);
     run_quietly(pack.arg(&spec))?;
+    files.extend(folders);
+    files.sort();
     check(&out.join(name(arch)), &files)?;
     fs::remove_dir_all(&work).with_context(|| format!("failed to remove `{}`", work.display()))?;
     stage.remove()
 }
 
 /// The specification. Libraries are not looked for: of the C library, the version is known, and there is no other.
-fn text(stage: &Stage, files: &[String]) -> String {
+/// A folder that the package does not have would be left when it is removed.
+fn text(stage: &Stage, folders: &[String], files: &[String]) -> String {
     let (files, description) = (files.join("\n"), DESCRIPTION.join("\n"));
+    let folders = folders.iter().fold(String::new(), |list, folder| list + "%dir " + folder + "\n");
     format!(
         "Name: {PACKAGE}
 Version: {VERSION}
@@ -73,13 +78,13 @@ cp -a \"{}/.\" \"%{{buildroot}}\"
 
 %files
 %defattr(-,root,root)
-{files}
+{folders}{files}
 ",
         stage.path().display()
     )
 }
 
-/// Make sure that rpm reads it, and finds all files in it, of root, and nothing that it needs but the C library.
+/// Make sure that rpm reads it, and finds all files and folders in it, of root, and nothing that it needs but the C library.
 fn check(package: &Path, files: &[String]) -> Result<()> {
     let query = |what: &[&str]| output(program("rpm").args(["--query", "--package"]).args(what).arg(package));
     let found = query(&["--queryformat", "[%{FILENAMES} %{FILEUSERNAME}\n]"])?;

@@ -56,16 +56,17 @@ pub(super) fn check(said: &str) -> Result<()> {
     Ok(())
 }
 
-/// Allocations of the driver with a stack that begins at the call and has all frames: musl, which starts programs and threads, has no unwind
-/// information of its own.
+/// Allocations of the driver with a stack that begins at the call and has all frames. Neither musl, which starts programs and threads, nor
+/// what Zig starts a program with has unwind information.
 fn with_whole_stacks(findings: &Value) -> Option<u64> {
     let findings = findings["findings"].as_array()?;
     let by_stack = findings.iter().find(|row| row["finding"] == "by_stack" && row["pool"] == "HAL")?;
     let whole = by_stack["sums"].as_array()?.iter().filter(|sum| {
         let native = &sum["stacks"]["native"];
-        let last = native["frames"].as_array().and_then(|frames| frames.last()?.as_str()).unwrap_or_default();
-        let is_whole = native["end"] == "root" || last.starts_with("ld-musl-");
-        native["frames"][0] == "halMemAlloc" && is_whole
+        let frames = native["frames"].as_array().map_or(&[][..], |frames| frames);
+        let from_end = |at: usize| frames.iter().rev().nth(at).and_then(Value::as_str).unwrap_or_default();
+        let is_start = from_end(0).starts_with("ld-musl-") || from_end(1).contains("(__libc_start_main");
+        from_end(frames.len().saturating_sub(1)) == "halMemAlloc" && (native["end"] == "root" || is_start)
     });
     Some(whole.filter_map(|sum| sum["allocations"].as_u64()).sum())
 }
@@ -92,7 +93,10 @@ mod tests {
         check(&said("root", 1, CALLS)).expect_err("one is lost");
         check(&said("root", 0, CALLS + 1)).expect_err("one is missing");
         check(&said("depth", 0, CALLS)).expect_err("cut stacks");
-        check(&said("depth", 0, CALLS).replace("main", "ld-musl-x86_64.so.1(+0x1)")).expect("up to musl");
+        let until = |frames: &str| check(&said("depth", 0, CALLS).replace("\"main\"", frames));
+        until("\"main\",\"ld-musl-x86_64.so.1(+0x1)\"").expect("up to musl");
+        until("\"libc.so.6(__libc_start_main+0x8)\",\"calls(+0x1)\"").expect("up to the start");
+        until("\"libc.so.6(__libc_start_main+0x8)\"").expect_err("not as far");
         let two = said("root", 0, CALLS).repeat(2);
         assert_eq!(traces(&format!("booted\n{two}")).len(), 2);
     }

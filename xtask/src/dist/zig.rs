@@ -32,6 +32,16 @@ pub(super) enum Libc {
     Musl,
 }
 
+impl Libc {
+    /// The target of such programs, as Zig names it.
+    pub(super) fn target(self, arch: &Arch) -> String {
+        match self {
+            Self::Glibc(major, minor) => format!("{}-linux-gnu.{major}.{minor}", arch.name),
+            Self::Musl => format!("{}-linux-musl", arch.name),
+        }
+    }
+}
+
 /// Programs that are called like the GNU toolchain's.
 #[derive(Debug)]
 pub(super) struct Tools {
@@ -45,10 +55,7 @@ pub(super) fn tools(arch: &Arch, libc: Libc) -> Result<Tools> {
     let zig = zig()?;
     let folder = own_tools().join("zig-tools");
     fs::create_dir_all(&folder).with_context(|| format!("failed to make `{}`", folder.display()))?;
-    let target = match libc {
-        Libc::Glibc(major, minor) => format!("{}-linux-gnu.{major}.{minor}", arch.name),
-        Libc::Musl => format!("{}-linux-musl", arch.name),
-    };
+    let target = libc.target(arch);
     let tool = |name: &str| folder.join(format!("{target}-{name}"));
     let tools = Tools { cc: tool("cc"), cxx: tool("c++"), ar: folder.join("ar") };
     script(&tools.cc, &compiler_script(&zig, "cc", &target))?;
@@ -65,6 +72,7 @@ fn compiler_script(zig: &Path, name: &str, target: &str) -> String {
 words=()
 for word in \"$@\"; do
     case \"$word\" in
+    -dumpmachine) echo {target}; exit ;;
     -lgcc_s) words+=(-lunwind) ;;
     -lgcc | --target=* | -Wl,--fix-cortex-a53-843419 | -static-libgcc | -static-libstdc++ | -Wl,--exclude-libs,*) ;;
     *) words+=(\"$word\") ;;
