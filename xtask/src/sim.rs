@@ -45,7 +45,7 @@ pub(crate) fn build_for_tests(arch: &Arch) -> Result<()> {
 pub(crate) fn build_by(arch: &Arch, cc: &Path, cxx: &Path, out: &Path) -> Result<()> {
     let mut make = command(out);
     for (variable, compiler) in [("CC", cc), ("CXX", cxx)] {
-        // Clang's kin does not know what GCC is asked for; stacks are the journal's, too.
+        // They do not know all that GCC is asked for. The journal has call stacks, which the unwinder finds.
         make.arg(format!(
             "{variable}={} -Wno-unknown-attributes -Wno-unused-command-line-argument -lunwind",
             compiler.display()

@@ -41,23 +41,21 @@ pub(super) fn run(lab: &Lab) -> Result<Vec<Table>> {
             "memory, MB",
         ],
     );
-    let folder = lab.own("many-libraries");
     for process in PROCESSES.iter().take(lab.pick(1, PROCESSES.len())) {
-        copies(lab, &folder, process[1])?;
-        table.row(measure(lab, &folder, process)?);
+        table.row(measure(lab, &copies(lab, process[1])?, process)?);
     }
     Ok(vec![table])
 }
 
 /// Copies are other files, so each is a library of its own.
-fn copies(lab: &Lab, folder: &Path, count: usize) -> Result<()> {
-    let _ = fs::remove_dir_all(folder);
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+fn copies(lab: &Lab, count: usize) -> Result<PathBuf> {
+    let folder = lab.output("many-libraries")?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     for number in 0..count {
         let copy = folder.join(format!("libmany{number}.so"));
         fs::copy(lab.library(LIBRARY), &copy).with_context(|| format!("cannot write {}", copy.display()))?;
     }
-    Ok(())
+    Ok(folder)
 }
 
 /// A process that has set up all and waits.

@@ -34,7 +34,7 @@ chroot \"$0\" sh -c 'zcat /usr/share/man/man1/memscope-bpf-run.1.gz | head -c 30
 chroot \"$0\" sh -c 'ls /usr/lib/systemd/system/memscope-bpf.service /usr/lib/systemd/system/memscope-bpf.socket' >&2
 chroot \"$0\" dpkg --purge memscope-bpf >&2
 gone() {
-    ! chroot \"$0\" sh -c 'ls /usr/bin/memscope-bpf /usr/share/doc/memscope-bpf/README.md /usr/lib/systemd/system/memscope-bpf.*' >&2
+    [ -z \"$(find \"$0/usr\" -name '*memscope*' | tee /dev/stderr)\" ]
 }
 gone
 rpm --root \"$0\" --initdb

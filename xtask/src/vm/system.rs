@@ -32,11 +32,9 @@ pub(crate) fn run(arch: &Arch, root: &Path, command: &str) -> Result<String> {
     let init = guest::folder().join(format!("init-{}", arch.name));
     fs::create_dir_all(guest::folder()).context("failed to make a folder for guests")?;
     fs::write(&init, script(&kernel, command)).with_context(|| format!("failed to write `{}`", init.display()))?;
-    let install = |mode: &str, from: &Path, to: &str| {
-        run_command(as_root("install").args(["-D", "-m", mode]).arg(from).arg(root.join(to)))
-    };
-    install("755", &busybox, BUSYBOX)?;
-    install("755", &init, "init")?;
+    for (program, to) in [(&busybox, BUSYBOX), (&init, "init")] {
+        run_command(as_root("install").arg("-D").arg(program).arg(root.join(to)))?;
+    }
     let initramfs = guest::pack(root, &guest::folder().join(format!("system-{}.cpio", arch.name)))?;
     let said = machine::run(&kernel, &image, &initramfs)?.console;
     printed(&said).map(str::to_owned)
