@@ -43,6 +43,8 @@ pub enum Miss {
     Held = 16,
     /// A process was stopped until user space had examined it. No loss.
     Stopped = 17,
+    /// The tracer was behind, so that the call's stack was not taken.
+    StackLeftOut = 18,
 }
 
 /// Slots reserved per row, so that a reason can be added without moving the others.
@@ -52,7 +54,7 @@ pub const MISSES_PER_ROW: u32 = 32;
 pub const MAX_DEPTH: usize = 8;
 
 /// All reasons, in their numbers' order.
-pub const ALL: [Miss; 18] = [
+pub const ALL: [Miss; 19] = [
     Miss::RingFull,
     Miss::ThreadsFull,
     Miss::TooDeep,
@@ -71,6 +73,7 @@ pub const ALL: [Miss; 18] = [
     Miss::NotHeld,
     Miss::Held,
     Miss::Stopped,
+    Miss::StackLeftOut,
 ];
 
 impl Miss {

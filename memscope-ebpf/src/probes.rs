@@ -139,7 +139,7 @@ fn status(regs: &pt_regs, row: &ProbeRow) -> i64 {
 #[inline(always)]
 fn report<const LOOPS: bool>(ctx: *mut c_void, thread: &mut Thread, row: &ProbeRow, call: Call) {
     let mut generation = 0;
-    let wanted = stacks::of_call(thread, row);
+    let wanted = stacks::of_call(thread, row, call.row);
     if wanted != 0 {
         // None: the process has just been taken out of the trace.
         let Some(state) = filter::state_of(current::tgid_of(call.id)) else { return };

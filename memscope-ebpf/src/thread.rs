@@ -45,6 +45,8 @@ pub(crate) struct Thread {
     pub(crate) api: u32,
     /// Bytes sent since the last `bpf_ringbuf_query`.
     pub(crate) unasked: u32,
+    /// 1: much of the ring waited at the last query.
+    pub(crate) crowded: u64,
     /// End of the last copy of its stack.
     pub(crate) copied_to: u64,
     /// Arguments of the call being reported.

@@ -8,7 +8,11 @@ use aya_ebpf::{
     macros::map,
     maps::{PerfEventByteArray, RingBuf},
 };
-use memscope_common::{CallRecord, Header, Kind, Miss, TextRecord, config::TRANSPORT_PERF};
+use memscope_common::{
+    CallRecord, Header, Kind, Miss, TextRecord,
+    config::TRANSPORT_PERF,
+    stack::{STACK_NATIVE, STACK_PYTHON, STACKS_AT_ENDS},
+};
 
 use crate::{current, misses::count, settings::setting, thread::Thread, verifier::masked};
 
@@ -24,6 +28,11 @@ static PERF_EVENTS: PerfEventByteArray = PerfEventByteArray::new(0);
 const AVAILABLE: u64 = 0;
 /// Records wake the reader if they cross the mark within this many bytes: so one or two do, not every later one.
 const WAKE_WINDOW: u64 = 512;
+/// Full marks, of the eight in the ring, from which on calls that end blocks carry no stacks. A stack takes most of a
+/// call's time, which the reader then gets: better no stack than no record.
+const CROWDED_AT_ENDS: u64 = 4;
+/// The same for all calls.
+const CROWDED: u64 = 6;
 /// Queries of the ring by one thread, per mark's worth of its own bytes.
 const QUERIES_PER_MARK: u32 = 256;
 
@@ -128,5 +137,25 @@ fn finds_mark_crossed(thread: &mut Thread, len: u64) -> bool {
         return false;
     }
     thread.unasked = 0;
-    waiting() >= u64::from(setting!(wake_bytes))
+    let waiting = waiting();
+    thread.crowded = (waiting > CROWDED_AT_ENDS * u64::from(setting!(wake_bytes))).into();
+    waiting >= u64::from(setting!(wake_bytes))
+}
+
+/// The stacks to leave out because the reader is behind: `STACK_*` bits and [`STACKS_AT_ENDS`].
+/// Queries the ring only where it was crowded; each call does then, so that stacks are back at once.
+#[inline(always)]
+pub(crate) fn crowds_out(thread: &mut Thread) -> u8 {
+    if setting!(transport) == TRANSPORT_PERF || thread.crowded == 0 {
+        return 0;
+    }
+    let (waiting, mark) = (waiting(), u64::from(setting!(wake_bytes)));
+    thread.crowded = (waiting > CROWDED_AT_ENDS * mark).into();
+    if waiting > CROWDED * mark {
+        STACK_NATIVE | STACK_PYTHON
+    } else if thread.crowded != 0 {
+        STACKS_AT_ENDS
+    } else {
+        0
+    }
 }

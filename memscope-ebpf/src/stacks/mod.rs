@@ -8,16 +8,18 @@ use core::ffi::c_void;
 
 use aya_ebpf::{bindings::pt_regs, macros::map, maps::Array};
 use memscope_common::{
-    ProbeRow,
+    Miss, ProbeRow,
     row::ROW_ENDS_BLOCK,
     stack::{STACK_NATIVE, STACK_NATIVE_WITHOUT_PYTHON, STACK_PYTHON, STACKS_AT_ENDS, STACKS_VARY},
 };
 
 pub(crate) use self::python::code_freed;
 use crate::{
+    misses::count,
     regs,
     settings::setting,
     thread::Thread,
+    transport::crowds_out,
     user_memory,
     verifier::{element, read_once, write_once},
 };
@@ -59,15 +61,29 @@ pub(crate) fn of_row(row: &ProbeRow) -> u8 {
     if wanted == 0 { 0 } else { wanted & !left_out() }
 }
 
-/// The stacks that the record of the thread's call carries: `STACK_*` bits.
+/// The stacks that the record of the thread's call carries: `STACK_*` bits. Where the ring is too full for them,
+/// counts it against row `number`.
 #[inline(always)]
-pub(crate) fn of_call(thread: &Thread, row: &ProbeRow) -> u8 {
-    let wanted = row.stacks & setting!(stacks) as u8;
+pub(crate) fn of_call(thread: &mut Thread, row: &ProbeRow, number: u16) -> u8 {
+    let wanted = without(left_out(), row.stacks & setting!(stacks) as u8, thread, row);
     if wanted == 0 {
         return 0;
     }
-    let left_out = left_out();
-    if left_out & STACKS_AT_ENDS != 0 && ends_block(thread, row) { 0 } else { wanted & !left_out }
+    let crowded_out = crowds_out(thread);
+    if crowded_out == 0 {
+        return wanted;
+    }
+    let taken = without(crowded_out, wanted, thread, row);
+    if taken == 0 {
+        count(number, Miss::StackLeftOut);
+    }
+    taken
+}
+
+/// The wanted stacks but for those left out.
+#[inline(always)]
+fn without(left_out: u8, wanted: u8, thread: &Thread, row: &ProbeRow) -> u8 {
+    if left_out & STACKS_AT_ENDS != 0 && wanted != 0 && ends_block(thread, row) { 0 } else { wanted & !left_out }
 }
 
 /// Whether the call ends a block.

@@ -199,6 +199,9 @@ const fn consequence(miss: Miss) -> Option<(&'static str, Reach)> {
         Miss::StackBusy => {
             ("call stack of one frame: too many at once", Reach::Only(&[Figures::Owners, Figures::Stacks]))
         }
+        Miss::StackLeftOut => {
+            ("no call stack: the tracer was behind", Reach::Only(&[Figures::Owners, Figures::Stacks]))
+        }
         Miss::TooMany => ("list longer than is looked at", Reach::Row),
     })
 }
@@ -298,6 +301,7 @@ mod tests {
             (alloc, Miss::Nested, &[]),
             (alloc, Miss::Thrown, &[]),
             (alloc, Miss::StackBusy, &[Owners, Stacks]),
+            (alloc, Miss::StackLeftOut, &[Owners, Stacks]),
             (alloc, Miss::UnknownRow, &Figures::ALL),
             (launch, Miss::RingFull, &[Launches, Failures]),
             (launch, Miss::UnknownReturn, &[]),

@@ -315,6 +315,7 @@ impl Loop {
 
     /// Reports progress, and ends the trace when its files have reached their limit.
     fn on_status(&mut self) -> Option<End> {
+        self.target.report_behind();
         let disk = self.work.look_at_disk(&self.speaker);
         let figures = self.work.gauge.figures();
         let programs = self.meter.as_mut().and_then(|meter| meter.second(&self.target.kernel));

@@ -230,7 +230,7 @@ fn with_reader(mut audience: Audience, reader: impl Observer + 'static) -> Audie
 fn target(kernel: Kernel, follow: Follow, options: TraceOptions, speaker: Speaker) -> Target {
     let accesses = operators::wanted(&options).accesses;
     let (user, only_user) = (options.probes, options.only_user);
-    Target { kernel, follow, user, accesses, only_user, child: None, speaker }
+    Target { kernel, follow, user, accesses, only_user, child: None, behind_reported: false, speaker }
 }
 
 /// Starts the thread that takes records from the kernel.

@@ -33,6 +33,8 @@ pub(super) struct Target {
     pub(super) accesses: bool,
     pub(super) only_user: Option<u32>,
     pub(super) child: Option<Child>,
+    /// The user knows that call stacks are left out.
+    pub(super) behind_reported: bool,
     pub(super) speaker: Speaker,
 }
 
@@ -177,6 +179,17 @@ impl Target {
     /// Records that the transport had no room for.
     pub(super) fn lost(&self) -> u64 {
         self.kernel.count(Miss::RingFull).unwrap_or(0)
+    }
+
+    /// Reports, once, that call stacks are left out.
+    pub(super) fn report_behind(&mut self) {
+        if self.behind_reported || self.kernel.count(Miss::StackLeftOut).unwrap_or(0) == 0 {
+            return;
+        }
+        self.behind_reported = true;
+        self.speaker.warn(format_args!(
+            "the tracer is behind: calls have no call stack until it has caught up; the report counts them"
+        ));
     }
 
     /// Reports how often threads and processes had to wait until libraries were probed.

@@ -210,6 +210,48 @@ fn stacks_that_find_no_room_in_the_ring_are_lost() {
     }
 }
 
+/// A tracer that stands still while the program calls loses no call: beyond half of the ring frees bring no stacks, beyond three
+/// quarters no call does, which a message and the report say. Once it has caught up, stacks are back.
+#[test]
+fn a_tracer_that_is_behind_leaves_out_stacks() {
+    // 16384 pairs of calls without a stack are some 2.6 MB. Where stacks are copied to be walked outside, a ring of 4 MiB is half full
+    // after few of them, and the rest does not fit.
+    let ring_size = if walks() { "4M" } else { "16M" };
+    let tracer = tracer(&["wait", "burst", "wait", "recurse"]).options(&["--ring-size", ring_size]);
+    let mut go = pipe(&tracer);
+    let running = tracer.start();
+    running.wait_for_output("waits\n");
+    running.signal(Signal::SIGSTOP);
+    go.write_all(b"g").expect("written");
+    running.wait_for_output_times("waits\n", 2);
+    running.signal(Signal::SIGCONT);
+    running.wait_for_rows_of(",FREE,", 16384);
+    running.wait_for_message("Warning: the tracer is behind", 1);
+    go.write_all(b"g").expect("written");
+    let run = running.finish();
+    assert_eq!(run.code(), 0, "{}", run.said());
+    assert_eq!(run.json()["end"]["lost"], 0, "{}", run.said());
+
+    let left_out = |symbol: &str| {
+        let losses = run.json()["end"]["losses"].as_array().expect("a list").clone();
+        let reason = "no call stack: the tracer was behind";
+        let of = losses.iter().find(|loss| loss["symbol"] == symbol && loss["reason"] == reason);
+        of.and_then(|loss| loss["count"].as_u64()).unwrap_or_else(|| panic!("{symbol}: {}", run.said()))
+    };
+    let (of_allocations, of_frees) = (left_out("halMemAlloc"), left_out("halMemFree"));
+    // The n-th of 4096 paths asks for n pages, four times over; what comes later goes on counting. Stacks have the first of them, not the
+    // last, and the three behind.
+    let pages = (0..16384 - of_allocations).map(|call| call % 4096 + 1).chain(4097..=4099);
+    let taken = Calls::of(&run).allocations.into_iter().map(|((_, size_bytes), stack)| {
+        assert!(stack.is_some(), "{size_bytes}: {}", run.said());
+        size_bytes / 4096
+    });
+    assert!(taken.eq(pages), "{}", run.said());
+    // What fills the third quarter is more than what the last one took, of smaller records.
+    assert!(of_allocations > 0 && of_allocations < of_frees - of_allocations, "{}", run.said());
+    assert_eq!(run.stderr.matches("the tracer is behind").count(), 1, "{}", run.said());
+}
+
 /// A page of the stack that cannot be read ends it, as long as it cannot be.
 #[test]
 fn stacks_end_where_a_page_is_gone() {
