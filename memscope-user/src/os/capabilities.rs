@@ -13,6 +13,7 @@ const FOWNER: u32 = 3;
 const KILL: u32 = 5;
 const SYS_PTRACE: u32 = 19;
 const SYS_ADMIN: u32 = 21;
+const SYS_NICE: u32 = 23;
 const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 const CHECKPOINT_RESTORE: u32 = 40;
@@ -42,6 +43,11 @@ struct Sets {
 /// Keeps the capabilities of a trace: probes, processes, outputs.
 pub fn keep_for_trace() -> io::Result<()> {
     keep(&OF_TRACER, false)
+}
+
+/// The same for the threads of a trace, which may hurry ([`Haste`](super::priority::Haste)).
+pub(crate) fn keep_for_threads() -> io::Result<()> {
+    keep(&[OF_TRACER.as_slice(), &[SYS_NICE]].concat(), false)
 }
 
 /// For tracing as another user than root: nothing that opens files of others, or changes them.

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     crew::{Crew, Post},
-    os::clock::monotonic_ns,
+    os::{clock::monotonic_ns, priority::Haste},
 };
 
 /// Bytes after which a batch is handed on while more is waiting.
@@ -211,7 +211,7 @@ struct Waiting {
 impl Drain {
     fn run(&mut self, commands: &Receiver<Command>, waker: &EventFd, post: &mut Post) {
         let (mut before, mut active) = (Instant::now(), Instant::now());
-        let mut finish = false;
+        let (mut finish, mut haste) = (false, Haste::new());
         loop {
             let _ = waker.read();
             (self.on_held)(None);
@@ -228,6 +228,11 @@ impl Drain {
             }
             if taken.bytes > 0 || had_notes {
                 active = now;
+            }
+            if taken.all {
+                haste.calm();
+            } else {
+                haste.busy(taken.bytes);
             }
             let finished = finish && taken.bytes == 0;
             if now.duration_since(active) < AFTERGLOW || finished {

@@ -54,7 +54,10 @@ impl Loaded {
         }
         kernel.follow()?;
         // Before this thread starts others: each has capabilities of its own.
-        if let Err(error) = capabilities::keep_for_trace() {
+        // An agent has a budget, and does not hurry.
+        let hurries = !matches!(options.traced, Traced::Joining);
+        let kept = if hurries { capabilities::keep_for_threads() } else { capabilities::keep_for_trace() };
+        if let Err(error) = kept {
             speaker.warn(format_args!("capabilities that are not needed any more could not be dropped: {error}"));
         }
         Ok(Self { kernel, libraries, source })

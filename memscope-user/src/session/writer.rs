@@ -14,7 +14,7 @@ use crate::{
     capture::{self, LookMoment, Note, note_record},
     crew::{Crew, Post},
     error_chain,
-    os::clock::monotonic_ns,
+    os::{clock::monotonic_ns, priority::Haste},
     pipeline::{Outcome, Pipeline, ToLookAt},
     ring::{Batch, Spent},
     usage::Trigger,
@@ -35,6 +35,8 @@ const CALM: Duration = Duration::from_secs(1);
 /// Records in a row, each there before the one before was done, that make a trace one that is behind. A quarter of what
 /// may wait in memory.
 const BEHIND_BYTES: usize = 16 << 20;
+/// The same where they took so much time: other programs leave this thread little, and no one knows how much waits.
+const BEHIND_TIME: Duration = Duration::from_millis(500);
 
 /// The results when the transport ended.
 pub(super) struct Written {
@@ -102,6 +104,10 @@ struct Writer {
     unflushed_bytes: usize,
     /// Taken since no record waited.
     waited_bytes: usize,
+    /// When the first of that came.
+    began: Instant,
+    /// While records go to the capture alone.
+    haste: Haste,
     /// The pipeline reads from the capture what came while it was at work.
     behind: Option<Behind>,
     /// The user knows of it.
@@ -113,12 +119,14 @@ struct Writer {
 }
 
 impl Writer {
-    const fn new(work: Work) -> Self {
+    fn new(work: Work) -> Self {
         Self {
             work,
             capture_error: None,
             unflushed_bytes: 0,
             waited_bytes: 0,
+            began: Instant::now(),
+            haste: Haste::new(),
             behind: None,
             informed: false,
             much: None,
@@ -135,6 +143,7 @@ impl Writer {
                         let note = Note::Watermark { mono_ns: batch.watermark_ns };
                         batch.bytes.extend(note_record(monotonic_ns(), 0, &note));
                     }
+                    self.hurry(batch.bytes.len());
                     self.take(&batch.bytes);
                     post.round();
                     self.waited_bytes += batch.bytes.len();
@@ -142,7 +151,7 @@ impl Writer {
                     self.fall_behind();
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    self.waited_bytes = 0;
+                    self.rest();
                     self.catch_up();
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -166,9 +175,26 @@ impl Writer {
             Err(TryRecvError::Disconnected) => Err(RecvTimeoutError::Disconnected),
             Err(TryRecvError::Empty) if self.behind.is_some() => Err(RecvTimeoutError::Timeout),
             Err(TryRecvError::Empty) => {
-                self.waited_bytes = 0;
-                batches.recv_timeout(ANSWER)
+                self.rest();
+                let batch = batches.recv_timeout(ANSWER);
+                self.began = Instant::now();
+                batch
             }
+        }
+    }
+
+    /// No record waits.
+    fn rest(&mut self) {
+        self.waited_bytes = 0;
+        self.haste.calm();
+    }
+
+    /// What goes to the capture and no further is done soon; analysing has time.
+    fn hurry(&mut self, bytes: usize) {
+        if self.behind.is_some() {
+            self.haste.hurry();
+        } else if self.work.recorded.is_some() {
+            self.haste.busy(bytes);
         }
     }
 
@@ -177,7 +203,7 @@ impl Writer {
     fn fall_behind(&mut self) {
         let Work { pipeline, capture, recorded, .. } = &mut self.work;
         let (Some(_), Some(capture), None, None) = (pipeline, capture, recorded, &self.behind) else { return };
-        if self.waited_bytes > BEHIND_BYTES {
+        if self.waited_bytes > BEHIND_BYTES || self.began.elapsed() > BEHIND_TIME {
             match capture.tail() {
                 Ok(tail) => self.behind = Some(Behind::new(tail, self.work.waiting.clone())),
                 Err(error) => self.capture_failed(&error),

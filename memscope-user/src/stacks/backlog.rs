@@ -1,11 +1,11 @@
 //! Hands batches on to a stage that may be busy for a while, without waiting for it.
 
 use std::{
-    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError},
+    sync::mpsc::{Receiver, RecvError, RecvTimeoutError, SyncSender, TryRecvError, TrySendError},
     time::Duration,
 };
 
-use crate::ring::Batch;
+use crate::{os::priority::Haste, ring::Batch};
 
 /// Most bytes that wait for the next stage; then this stage waits, too.
 const MAX_WAITING_BYTES: usize = 8 << 20;
@@ -14,14 +14,15 @@ const AGAIN: Duration = Duration::from_millis(5);
 
 /// Processes batches, and forwards them. Batches that the next stage cannot take yet wait, and are joined to one.
 pub(super) fn hand_on(batches: &Receiver<Batch>, to: &SyncSender<Batch>, mut work: impl FnMut(Vec<u8>) -> Vec<u8>) {
-    let mut waiting: Option<Batch> = None;
+    let (mut waiting, mut haste): (Option<Batch>, _) = (None, Haste::new());
     loop {
         let next = match waiting {
-            None => batches.recv().map_err(RecvTimeoutError::from),
+            None => next_of(batches, &mut haste).map_err(RecvTimeoutError::from),
             Some(_) => batches.recv_timeout(AGAIN),
         };
         match next {
             Ok(Batch { bytes, watermark_ns }) => {
+                haste.busy(bytes.len());
                 let batch = Batch { bytes: work(bytes), watermark_ns };
                 waiting = Some(match waiting {
                     None => batch,
@@ -46,6 +47,18 @@ pub(super) fn hand_on(batches: &Receiver<Batch>, to: &SyncSender<Batch>, mut wor
             Err(TrySendError::Full(batch)) => waiting = Some(batch),
             Err(TrySendError::Disconnected(_)) => return,
         }
+    }
+}
+
+/// The next batch. A thread that finds one there at once is behind.
+pub(super) fn next_of(batches: &Receiver<Batch>, haste: &mut Haste) -> Result<Batch, RecvError> {
+    match batches.try_recv() {
+        Err(TryRecvError::Empty) => {
+            haste.calm();
+            batches.recv()
+        }
+        Ok(batch) => Ok(batch),
+        Err(TryRecvError::Disconnected) => Err(RecvError),
     }
 }
 

@@ -25,7 +25,7 @@ use std::{
 
 pub use self::symbols::SymbolOptions;
 use self::{finish::Finish, mappings::Mappings, symbolize::Symbolize};
-use crate::{crew::Crew, ring::Batch};
+use crate::{crew::Crew, os::priority::Haste, ring::Batch};
 
 /// Batches that wait for the next stage.
 const BATCHES: usize = 4;
@@ -99,8 +99,10 @@ pub fn start(batches: Receiver<Batch>, stage: Stage, crew: &Crew) -> io::Result<
     let (sender, output) = mpsc::sync_channel(BATCHES);
     crew.spawn("memscope-symbols", move |post| {
         let mut symbolize = Symbolize::new(mappings, symbols);
-        for Batch { bytes, watermark_ns } in finished {
+        let mut haste = Haste::new();
+        while let Ok(Batch { bytes, watermark_ns }) = backlog::next_of(&finished, &mut haste) {
             post.round();
+            haste.busy(bytes.len());
             if sender.send(Batch { bytes: symbolize.process(bytes), watermark_ns }).is_err() {
                 return;
             }

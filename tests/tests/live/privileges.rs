@@ -238,11 +238,13 @@ fn rights_are_given_up() {
     // CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_KILL, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF and
     // CAP_CHECKPOINT_RESTORE (`capability.h`).
     const NEEDED: u64 = 0b10_1111 | 1 << 19 | 1 << 21 | 1 << 38 | 1 << 39 | 1 << 40;
+    // CAP_SYS_NICE, of the threads that records go through.
+    const HURRIES: u64 = NEEDED | 1 << 23;
     let own = capabilities(std::process::id());
     let mut target = Target::serve(&["--rate", "1000"]);
     let tracer = Tracer::attach(&[&target]).start();
     tracer.wait_for_rows();
-    assert_eq!(capabilities(tracer.pid()), BTreeSet::from([(NEEDED, NEEDED)]));
+    assert_eq!(capabilities(tracer.pid()), BTreeSet::from([(NEEDED, NEEDED), (HURRIES, HURRIES)]));
     assert_eq!(capabilities(child(tracer.pid(), "memscope-guard")), BTreeSet::from([(1 << 5, 1 << 5)]));
     assert_eq!(capabilities(target.pid()), own);
     tracer.signal(Signal::SIGINT);
