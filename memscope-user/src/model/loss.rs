@@ -129,6 +129,24 @@ impl RunEnd {
             || (self.lost > 0 && self.losses.is_empty())
             || self.losses.iter().any(of_line)
     }
+
+    /// Number of losses that may touch figures of memory.
+    #[must_use]
+    pub fn lost_of_memory(&self) -> u64 {
+        // Lines count records without room as well.
+        if self.losses.is_empty() { self.lost } else { self.count(|touches| touches.contains(&Figures::Memory)) }
+    }
+
+    /// Number of reported calls without their call stack, or without a part of it.
+    #[must_use]
+    pub fn without_stack(&self) -> u64 {
+        self.count(|touches| touches.contains(&Figures::Stacks) && !touches.contains(&Figures::Memory))
+    }
+
+    fn count(&self, is_wanted: impl Fn(&[Figures]) -> bool) -> u64 {
+        let lines = self.losses.iter().filter(|line| is_wanted(&line.touches));
+        lines.map(|line| line.count).fold(0, u64::saturating_add)
+    }
 }
 
 /// How sure a finding is.
@@ -184,5 +202,16 @@ mod tests {
         assert_eq!(doubtful(&RunEnd { unopened: vec!["/lib/a".to_owned()], ..RunEnd::default() }), [true; 3]);
         assert_eq!(Confidence::after(&end(1, &[&[Launches]])), Confidence::Certain);
         assert_eq!(Confidence::after(&end(1, &[&Figures::ALL])), Confidence::Doubtful);
+    }
+
+    /// Records without room count once, with lines or without; a call without its stack is no lost call.
+    #[test]
+    fn counts() {
+        use Figures::{Launches, Memory, Owners, Stacks};
+        let counts = |end: &RunEnd| (end.lost_of_memory(), end.without_stack());
+        assert_eq!(counts(&end(0, &[])), (0, 0));
+        assert_eq!(counts(&end(4, &[])), (4, 0));
+        assert_eq!(counts(&end(2, &[&[Memory], &Figures::ALL, &[Owners, Stacks], &[Launches], &[]])), (2, 1));
+        assert_eq!(counts(&end(0, &[&[Owners, Stacks], &[Stacks]])), (0, 2));
     }
 }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::analyses::ledger::Moment;
 use crate::analyses::oom::Cause;
-use crate::model::{Confidence, Device, Figures, LiveSum, RunEnd, StackEnd};
+use crate::model::{Confidence, Device, LiveSum, RunEnd, StackEnd};
 use crate::printable::OneLine;
 use crate::text::numbers::{counted, rounded};
 use crate::text::user_frames::{self, UserFrame};
@@ -140,6 +140,10 @@ pub fn write(overview: &Overview, end: &RunEnd, title: &str, next: &[String], lo
     page.line(vec![(Tone::Title, header(title, Some(first), end))]);
     page.blank();
     verdict_line(&mut page, first, end);
+    if end.without_stack() > 0 {
+        let calls = counted(end.without_stack(), "call");
+        page.line(vec![(Tone::Faint, format!("     no whole call stack of {calls}: places may miss blocks"))]);
+    }
     let failed = first.failed_request.as_ref().filter(|_| first.verdict == Verdict::OutOfMemory);
     if let Some(failed) = failed {
         write_cause(&mut page, failed, first.advice.as_ref());
@@ -234,11 +238,10 @@ fn loss(end: &RunEnd) -> String {
     if !end.unopened.is_empty() {
         return "not all files could be opened: figures may be off".to_owned();
     }
-    let count = end.losses.iter().map(|line| line.count).fold(0, u64::saturating_add).max(end.lost);
-    match (count, end.touches(&[Figures::Memory])) {
-        (0, _) => "nothing lost".to_owned(),
-        (count, true) => format!("{} lost: figures may be off", counted(count, "event")),
-        (_, false) => "no memory event lost".to_owned(),
+    match end.lost_of_memory() {
+        0 if end.losses.is_empty() => "nothing lost".to_owned(),
+        0 => "no memory event lost".to_owned(),
+        count => format!("{} lost: figures may be off", counted(count, "event")),
     }
 }
 

@@ -11,7 +11,9 @@ use crate::analyses::{
     waits::{WaitSum, Waits},
 };
 use crate::backend::ascend::pools;
-use crate::model::{HeldAs, HolderPath, LiveGroups, LiveSum, LookedAt, PlaceSum, Setting, Stack, StackEnd, Stacks};
+use crate::model::{
+    Figures, HeldAs, HolderPath, LiveGroups, LiveSum, LookedAt, LossLine, PlaceSum, Setting, Stack, StackEnd, Stacks,
+};
 
 const NPU0: Device = Device::Npu(0);
 
@@ -474,6 +476,29 @@ fn a_screen_has_24_lines() {
         assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
         assert!(text.contains("memscope-bpf peaks x") && text.contains("more places"), "{text}");
     }
+}
+
+/// Only lost events make figures doubtful; calls without a stack have a line of their own.
+#[test]
+fn losses_of_memory_and_of_stacks() {
+    let screen = |losses: &[(u64, &'static [Figures])]| {
+        let line = |(count, touches): &(u64, &'static [Figures])| LossLine {
+            layer: "hal".to_owned(),
+            symbol: "halMemAlloc".to_owned(),
+            reason: "any".to_owned(),
+            count: *count,
+            touches: (*touches).into(),
+        };
+        let end = RunEnd { losses: losses.iter().map(line).collect(), ..RunEnd::default() };
+        screen_of(&[growth(Vec::new(), Vec::new())], &end, Look::default())
+    };
+    let stacks: (u64, &[Figures]) = (40, &[Figures::Owners, Figures::Stacks]);
+    let shown = screen(&[stacks]);
+    assert!(shown.lines().next().is_some_and(|line| line.ends_with("· no memory event lost")), "{shown}");
+    assert!(shown.contains("\n     no whole call stack of 40 calls: places may miss blocks\n"), "{shown}");
+    let shown = screen(&[stacks, (2, &[Figures::Memory])]);
+    assert!(shown.lines().next().is_some_and(|line| line.ends_with("· 2 events lost: figures may be off")), "{shown}");
+    assert!(!screen(&[(2, &[Figures::Memory])]).contains("call stack"));
 }
 
 /// A program's own strings reach no terminal as commands, and ASCII is ASCII.
