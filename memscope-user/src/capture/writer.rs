@@ -9,7 +9,7 @@ use lz4_flex::block::{compress_into, get_maximum_output_size};
 
 use super::CaptureError;
 use super::format::{CHUNK_HEADER, CaptureHeader, ChunkHeader, Codec, MAGIC, MAX_RAW, VERSION};
-use crate::{calm, decode::Records};
+use crate::{calm, decode::pieces};
 
 /// How a capture is made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,10 +72,8 @@ impl Writer {
             self.taken += records.len() as u64;
             return Ok(());
         }
-        for (record, _) in Records::new(records).with_bytes() {
-            for piece in record.chunks(MAX_RAW) {
-                self.append(piece)?;
-            }
+        for piece in pieces(records, MAX_RAW).flat_map(|piece| piece.chunks(MAX_RAW)) {
+            self.append(piece)?;
         }
         Ok(())
     }

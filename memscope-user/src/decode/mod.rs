@@ -12,4 +12,4 @@ pub(crate) use record::word;
 pub use record::{
     Body, Call, Code, CodeText, Frames, ObjectCopy, Objects, Phase, Record, Stack, TextPart, Values, decode,
 };
-pub use records::{Records, notes};
+pub use records::{Records, notes, pieces};

@@ -50,6 +50,24 @@ impl<'a> Records<'a> {
     }
 }
 
+/// `bytes` in pieces of whole records, each of at most `most_bytes` or of one longer record. A length that leads nowhere ends the last one.
+pub fn pieces(mut bytes: &[u8], most_bytes: usize) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let mut at = 0;
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            let len = record_len(rest).map_or(rest.len(), |len| len.min(rest.len()));
+            if at > 0 && at + len > most_bytes {
+                break;
+            }
+            at += len;
+        }
+        let (piece, rest) = bytes.split_at(at);
+        bytes = rest;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
 /// The notes among the records in `bytes`, as they came. Nothing else is decoded.
 pub fn notes(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {

@@ -1,5 +1,7 @@
 //! Priority of our own threads.
 
+use std::time::{Duration, Instant};
+
 /// Work that cannot wait: as any other program's.
 pub const NORMAL: i32 = 0;
 /// Work that has a time to be done by, as `nice` has it: a ninth of a processor where others want all of it.
@@ -19,10 +21,13 @@ fn set(nice: i32) -> bool {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) == 0 }
 }
 
-/// What a thread gains while it hurries: nine times its share of a processor.
-const GAIN: i32 = 10;
+/// What a thread gains while it hurries.
+const GAIN: i32 = 20;
 /// Bytes of work without a pause after which a thread hurries.
 const BEHIND_BYTES: usize = 4 << 20;
+/// How long it goes on to. Threads of a chain that each begin to hurry only when they have waited for a processor together take long enough
+/// that records are lost.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// A thread that records go through on their way to the capture. Where other programs leave it no time, it takes what it needs, and only
 /// while work waits: a record costs it a tenth of what it costs the traced program. Without `CAP_SYS_NICE` it has its share as always.
@@ -31,7 +36,8 @@ pub struct Haste {
     usual: i32,
     /// Done since no work waited.
     bytes: usize,
-    hurries: bool,
+    /// While it hurries: when there was last a reason.
+    hurries: Option<Instant>,
     may: bool,
 }
 
@@ -41,7 +47,7 @@ impl Haste {
     pub fn new() -> Self {
         // SAFETY: as above. It does not fail for the calling thread.
         let usual = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-        Self { usual, bytes: 0, hurries: false, may: true }
+        Self { usual, bytes: 0, hurries: None, may: true }
     }
 
     /// More work is there, behind this much.
@@ -54,17 +60,24 @@ impl Haste {
 
     /// What waits is in a hurry, however much it is.
     pub fn hurry(&mut self) {
-        if !self.hurries && self.may {
+        if self.hurries.is_none() && self.may {
             self.may = set(self.usual - GAIN);
-            self.hurries = self.may;
+        }
+        self.hurries = self.may.then(Instant::now);
+    }
+
+    /// No work waits.
+    pub fn rest(&mut self) {
+        self.bytes = 0;
+        if self.hurries.is_some_and(|last| last.elapsed() >= LINGER) {
+            self.calm();
         }
     }
 
-    /// No work waits, or none that is in a hurry.
+    /// No work waits that is in a hurry.
     pub fn calm(&mut self) {
         self.bytes = 0;
-        if self.hurries {
-            self.hurries = false;
+        if self.hurries.take().is_some() {
             give_way(self.usual);
         }
     }
@@ -85,24 +98,27 @@ mod tests {
         unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
     }
 
-    /// A thread hurries behind 4 MiB without a pause, until a pause, and may stay as it is.
+    /// A thread hurries behind 4 MiB without a pause, goes on to for a while, and may stay as it is.
     #[test]
     fn a_thread_hurries_while_work_waits() {
         give_way(5);
         let mut haste = Haste::new();
         haste.busy(3 << 20);
-        haste.calm();
+        haste.rest();
         haste.busy(3 << 20);
         assert_eq!(nice(), 5);
         haste.busy(1 << 20);
         let hurried = nice();
         // By who runs the test.
-        assert_eq!(hurried, if haste.may { -5 } else { 5 });
-        haste.busy(1 << 20);
+        assert_eq!(hurried, if haste.may { -15 } else { 5 });
+        haste.rest();
+        assert_eq!(nice(), hurried);
+        haste.hurries = Instant::now().checked_sub(LINGER).filter(|_| haste.may);
+        haste.rest();
+        assert_eq!(nice(), 5);
+        haste.hurry();
         assert_eq!(nice(), hurried);
         haste.calm();
         assert_eq!(nice(), 5);
-        haste.busy(4 << 20);
-        assert_eq!(nice(), hurried);
     }
 }

@@ -230,7 +230,7 @@ impl Drain {
                 active = now;
             }
             if taken.all {
-                haste.calm();
+                haste.rest();
             } else {
                 haste.busy(taken.bytes);
             }

@@ -3,16 +3,25 @@
 use std::time::{Duration, Instant};
 
 use super::{disk::Waiting, log::Speaker, text};
-use crate::capture::{self, CaptureError, Tail};
+use crate::{
+    capture::{self, CaptureError, Tail},
+    decode::pieces,
+};
 
 /// A burst is shorter.
 const LONG: Duration = Duration::from_secs(2);
+/// Records that are analysed before the next look at what has come: about a time slice of work, so that they take one turn where many
+/// threads share a processor.
+const PIECE_BYTES: usize = 32 << 10;
 /// Bytes of a capture that take a while to analyse.
 const MANY_BYTES: u64 = 16 << 20;
 
 /// What the capture has and the pipeline has not.
 pub(super) struct Behind {
     tail: Tail,
+    /// The last one that was read, and how far it was analysed.
+    chunk: Vec<u8>,
+    done: usize,
     /// Where the capture ends.
     end: u64,
     waiting: Waiting,
@@ -21,7 +30,7 @@ pub(super) struct Behind {
 
 impl Behind {
     pub(super) fn new(tail: Tail, waiting: Waiting) -> Self {
-        Self { tail, end: 0, waiting, since: Instant::now() }
+        Self { tail, chunk: Vec::new(), done: 0, end: 0, waiting, since: Instant::now() }
     }
 
     /// It lasts for so long that the user should know.
@@ -35,12 +44,20 @@ impl Behind {
         self.waiting.set(self.end, self.tail.left_bytes(self.end));
     }
 
-    /// The next records that are on the disk. Without a `capture`, it ends where it did.
+    /// Some of the next records that are on the disk. Without a `capture`, it ends where it did.
     pub(super) fn next(&mut self, capture: Option<&capture::Writer>) -> Result<Option<&[u8]>, CaptureError> {
-        if let Some(capture) = capture {
-            self.reaches(capture);
+        if self.done == self.chunk.len() {
+            if let Some(capture) = capture {
+                self.reaches(capture);
+            }
+            let Some(chunk) = self.tail.next_chunk(self.end)? else { return Ok(None) };
+            self.chunk.clear();
+            self.chunk.extend_from_slice(chunk);
+            self.done = 0;
         }
-        self.tail.next_chunk(self.end)
+        let piece = pieces(&self.chunk[self.done..], PIECE_BYTES).next();
+        self.done += piece.map_or(0, <[u8]>::len);
+        Ok(piece)
     }
 
     /// The trace ends: the capture is whole. Returns whether much is left to analyse.

@@ -32,9 +32,9 @@ const ANSWER: Duration = Duration::from_millis(250);
 /// More than this between two flushes is a burst; its memory is freed some time after it.
 const MUCH_BYTES: usize = 64 << 10;
 const CALM: Duration = Duration::from_secs(1);
-/// Records in a row, each there before the one before was done, that make a trace one that is behind. A quarter of what
+/// Records in a row, each there before the one before was done, that make a trace one that is behind. A part of what
 /// may wait in memory.
-const BEHIND_BYTES: usize = 16 << 20;
+const BEHIND_BYTES: usize = 4 << 20;
 /// The same where they took so much time: other programs leave this thread little, and no one knows how much waits.
 const BEHIND_TIME: Duration = Duration::from_millis(500);
 
@@ -102,7 +102,7 @@ struct Writer {
     capture_error: Option<String>,
     /// Taken since the last flush.
     unflushed_bytes: usize,
-    /// Taken since no record waited.
+    /// Taken since no record waited, what is being taken included.
     waited_bytes: usize,
     /// When the first of that came.
     began: Instant,
@@ -143,12 +143,12 @@ impl Writer {
                         let note = Note::Watermark { mono_ns: batch.watermark_ns };
                         batch.bytes.extend(note_record(monotonic_ns(), 0, &note));
                     }
+                    self.waited_bytes += batch.bytes.len();
+                    self.fall_behind();
                     self.hurry(batch.bytes.len());
                     self.take(&batch.bytes);
                     post.round();
-                    self.waited_bytes += batch.bytes.len();
                     self.work.spent.give(batch.bytes);
-                    self.fall_behind();
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.rest();

@@ -5,7 +5,11 @@ use std::{
     time::Duration,
 };
 
-use crate::{os::priority::Haste, ring::Batch};
+use crate::{
+    capture::{Note, note_record},
+    os::{clock::monotonic_ns, priority::Haste},
+    ring::Batch,
+};
 
 /// Most bytes that wait for the next stage; then this stage waits, too.
 const MAX_WAITING_BYTES: usize = 8 << 20;
@@ -54,7 +58,7 @@ pub(super) fn hand_on(batches: &Receiver<Batch>, to: &SyncSender<Batch>, mut wor
 pub(super) fn next_of(batches: &Receiver<Batch>, haste: &mut Haste) -> Result<Batch, RecvError> {
     match batches.try_recv() {
         Err(TryRecvError::Empty) => {
-            haste.calm();
+            haste.rest();
             batches.recv()
         }
         Ok(batch) => Ok(batch),
@@ -62,11 +66,14 @@ pub(super) fn next_of(batches: &Receiver<Batch>, haste: &mut Haste) -> Result<Ba
     }
 }
 
-/// Both in order. A watermark of 0 is unknown.
-fn joined(mut before: Batch, batch: Batch) -> Batch {
-    before.bytes.extend(batch.bytes);
-    before.watermark_ns = before.watermark_ns.max(batch.watermark_ns);
-    before
+/// Both in order. The first one's watermark stays where it was: records leave a few at a time, not those of a long wait at once.
+fn joined(before: Batch, batch: Batch) -> Batch {
+    let Batch { mut bytes, watermark_ns: mono_ns } = before;
+    if mono_ns != 0 {
+        bytes.extend(note_record(monotonic_ns(), 0, &Note::Watermark { mono_ns }));
+    }
+    bytes.extend(batch.bytes);
+    Batch { bytes, watermark_ns: batch.watermark_ns }
 }
 
 #[cfg(test)]
@@ -89,12 +96,15 @@ mod tests {
             sender.send(batch(&[number], watermark_ns)).expect("taken");
         }
         drop(sender);
-        let (mut bytes, mut watermark_ns) = (Vec::new(), 0);
-        for batch in output {
-            bytes.extend(batch.bytes);
-            watermark_ns = batch.watermark_ns.max(watermark_ns);
-        }
-        assert_eq!((bytes, watermark_ns), (vec![2, 3, 4, 5], 9));
+        let batches: Vec<_> = output.iter().map(|batch| (batch.bytes, batch.watermark_ns)).collect();
+        let [first, (bytes, last_ns)] = batches.as_slice() else { panic!("{batches:?}") };
+        assert_eq!((first, *last_ns), (&(vec![2], 7), 0));
+        assert!(bytes.starts_with(&[3, 4]) && bytes.ends_with(&[5]), "{bytes:?}");
+        let notes: Vec<&[u8]> = crate::decode::notes(&bytes[2..]).collect();
+        let [note] = notes.as_slice() else { panic!("{notes:?}") };
+        let watermark = note_record(0, 0, &Note::Watermark { mono_ns: 9 });
+        let header = size_of::<memscope_common::Header>();
+        assert_eq!(note[header..], watermark[header..]);
         worker.join().expect("ended");
     }
 
