@@ -113,3 +113,19 @@ proptest! {
         let _ = decode(&bytes);
     }
 }
+
+/// Pieces are whole records up to the size, one that is longer by itself; bytes that are no record end the last piece.
+#[test]
+fn pieces_are_of_whole_records() {
+    let records: Vec<Vec<u8>> = (1..=7).map(|time| main(time).free(time << 12)).collect();
+    let len = records[0].len();
+    let bytes = records.concat();
+    let lens = |bytes: &[u8], most_bytes: usize| pieces(bytes, most_bytes).map(<[u8]>::len).collect::<Vec<_>>();
+    assert_eq!(lens(&bytes, 3 * len + 1), [3 * len, 3 * len, len]);
+    assert_eq!(lens(&bytes[..2 * len], len - 1), [len, len]);
+    assert_eq!(lens(&bytes, bytes.len()), [bytes.len()]);
+    assert_eq!(lens(&[], 100), [] as [usize; 0]);
+    let broken = [&bytes[..2 * len], &[0; 50]].concat();
+    assert_eq!(lens(&broken, 2 * len), [2 * len, 50]);
+    assert_eq!(lens(&bytes[..2 * len - 1], 2 * len), [2 * len - 1]);
+}

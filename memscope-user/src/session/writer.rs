@@ -186,7 +186,12 @@ impl Writer {
     /// No record waits.
     fn rest(&mut self) {
         self.waited_bytes = 0;
-        self.haste.calm();
+        if self.work.recorded.is_some() {
+            self.haste.rest();
+        } else {
+            // What comes next may be analysed.
+            self.haste.calm();
+        }
     }
 
     /// What goes to the capture and no further is done soon; analysing has time.
