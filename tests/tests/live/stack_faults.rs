@@ -214,10 +214,8 @@ fn stacks_that_find_no_room_in_the_ring_are_lost() {
 /// quarters no call does, which a message and the report say. Once it has caught up, stacks are back.
 #[test]
 fn a_tracer_that_is_behind_leaves_out_stacks() {
-    // 16384 pairs of calls without a stack are some 2.6 MB. Where stacks are copied to be walked outside, a ring of 4 MiB is half full
-    // after few of them, and the rest does not fit.
-    let ring_size = if walks() { "4M" } else { "16M" };
-    let tracer = tracer(&["wait", "burst", "wait", "recurse"]).options(&["--ring-size", ring_size]);
+    // 16384 pairs of calls without a stack are some 2.6 MB. Stacks that are copied to be walked outside take up to a quarter of the ring.
+    let tracer = tracer(&["wait", "burst", "wait", "recurse"]).options(&["--ring-size", "4M"]);
     let mut go = pipe(&tracer);
     let running = tracer.start();
     running.wait_for_output("waits\n");
