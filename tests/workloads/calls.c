@@ -1,5 +1,5 @@
 /* What one call costs the thread that makes it: many of one kind, timed in blocks.
- *   calls [--kind hal] [--calls 20000] [--blocks 5] [--threads 1] [--frames 0] [--rate 0] [--hold]
+ *   calls [--kind hal] [--calls 20000] [--blocks 5] [--threads 1] [--frames 0] [--rate 0] [--device 0] [--hold]
  * --kind: none (an empty function), hal (halMemAlloc and halMemFree), acl (the same through aclrtMalloc and aclrtFree),
  *   pool (a block of torch_npu's pool and its end: three reports), launch (rtKernelLaunch), acl-launch (the same through
  *   aclrtLaunchKernel), mark (mstxMarkA), keep (halMemAlloc alone).
@@ -21,6 +21,7 @@
 /* Not a tail call. */
 #define AFTER __asm__ volatile("" ::: "memory")
 
+static int32_t device;
 static char elf[64] = "\177ELF", stub;
 static aclrtFuncHandle function;
 
@@ -29,18 +30,22 @@ static void one_none(void)
     AFTER;
 }
 
+/* How the driver is asked for memory of the device. */
+static uint64_t flag(void)
+{
+    return MEM_DEV | MEM_TYPE_HBM | MEM_SET_ALIGN_SIZE(9) | (uint64_t)MODULE_HCCL << MEM_MODULE_ID_BIT | (uint64_t)device;
+}
+
 static void one_keep(void)
 {
-    uint64_t flag = MEM_DEV | MEM_TYPE_HBM | MEM_SET_ALIGN_SIZE(9) | (uint64_t)MODULE_HCCL << MEM_MODULE_ID_BIT;
     void *block;
-    CHECK(halMemAlloc(&block, 4096, flag));
+    CHECK(halMemAlloc(&block, 4096, flag()));
 }
 
 static void one_hal(void)
 {
-    uint64_t flag = MEM_DEV | MEM_TYPE_HBM | MEM_SET_ALIGN_SIZE(9) | (uint64_t)MODULE_HCCL << MEM_MODULE_ID_BIT;
     void *block;
-    CHECK(halMemAlloc(&block, 4096, flag));
+    CHECK(halMemAlloc(&block, 4096, flag()));
     CHECK(halMemFree(block));
 }
 
@@ -52,7 +57,7 @@ static void one_acl(void)
 static void one_pool(void)
 {
     void *block;
-    CHECK(simpta_malloc(4096, 0, NULL, &block));
+    CHECK(simpta_malloc(4096, device, NULL, &block));
     CHECK(simpta_free(block));
 }
 
@@ -130,7 +135,7 @@ static void setup(void)
     void *binary;
     aclrtBinHandle loaded;
     rtDevBinary_t old = {.magic = RT_DEV_BINARY_MAGIC_ELF, .data = elf, .length = sizeof elf};
-    acl_begin(0);
+    acl_begin(device);
     CHECK(rtDevBinaryRegister(&old, &binary));
     CHECK(rtFunctionRegister(binary, &stub, "bench_0", "bench", 0));
     CHECK(aclrtBinaryLoadFromData(elf, sizeof elf, NULL, &loaded));
@@ -190,7 +195,7 @@ static void calls_at_rate(uint64_t *ps)
 
 static void *work(void *ps)
 {
-    CHECK(aclrtSetDevice(0));
+    CHECK(aclrtSetDevice(device));
     if (thread_rate)
         calls_at_rate(ps);
     else
@@ -206,6 +211,7 @@ int main(int argc, char **argv)
     uint64_t count = option_threads(argc, argv, 1), frames = option(argc, argv, "--frames", 0), unused;
     bool hold = option_flag(argc, argv, "--hold");
     one = call_of(kind ? kind : "hal");
+    device = (int32_t)option(argc, argv, "--device", 0);
     calls = option(argc, argv, "--calls", 20000);
     blocks = option(argc, argv, "--blocks", 5);
     thread_rate = option(argc, argv, "--rate", 0) / count;
@@ -224,6 +230,6 @@ int main(int argc, char **argv)
         CHECK(pthread_join(threads[i], NULL));
     print_blocks(ps, count * blocks, calls * blocks * count, now_ns(CLOCK_MONOTONIC) - begin);
     hold_until(hold, SIGTERM);
-    acl_end(0);
+    acl_end(device);
     return 0;
 }
