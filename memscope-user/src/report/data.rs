@@ -58,7 +58,7 @@ pub(super) fn plain(run: &Reduced, findings: &[Finding], options: &Options) -> V
         "span": maker.time.tick(maker.time.end_ns),
         "views": views,
         "left_out": run.left_out,
-        "end": { "lost": run.end.lost, "losses": run.end.losses, "cut_stacks": run.end.cut_stacks, "fault": run.end.fault,
+        "end": { "lost_of_memory": run.end.lost_of_memory(), "without_stack": run.end.without_stack(), "losses": run.end.losses, "cut_stacks": run.end.cut_stacks, "fault": run.end.fault,
                  "unopened": run.end.unopened },
         "stacks_cut": trie.cut,
         "frames": frames,

@@ -315,7 +315,6 @@ impl Loop {
 
     /// Reports progress, and ends the trace when its files have reached their limit.
     fn on_status(&mut self) -> Option<End> {
-        self.target.report_behind();
         let disk = self.work.look_at_disk(&self.speaker);
         let figures = self.work.gauge.figures();
         let programs = self.meter.as_mut().and_then(|meter| meter.second(&self.target.kernel));
@@ -390,7 +389,7 @@ impl Loop {
         }
     }
 
-    pub(super) fn note_clock(&self) {
+    pub(super) fn note_clock(&mut self) {
         self.stream.note_clock();
         if let Some(losses) = self.target.losses() {
             self.stream.note(&losses);

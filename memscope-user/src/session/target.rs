@@ -170,8 +170,11 @@ impl Target {
     }
 
     /// The kernel side's counters, so that a recovered trace knows its losses too.
-    pub(super) fn losses(&self) -> Option<Note> {
+    pub(super) fn losses(&mut self) -> Option<Note> {
         let misses = self.kernel.misses().ok().filter(|misses| !misses.is_empty())?;
+        if misses.iter().any(|(_, miss, _)| *miss == Miss::StackLeftOut) {
+            self.report_behind();
+        }
         let by = misses.into_iter().map(|(row, miss, count)| LossCount { row, reason: miss as u32, count }).collect();
         Some(Note::Losses { by })
     }
@@ -182,14 +185,13 @@ impl Target {
     }
 
     /// Reports, once, that call stacks are left out.
-    pub(super) fn report_behind(&mut self) {
-        if self.behind_reported || self.kernel.count(Miss::StackLeftOut).unwrap_or(0) == 0 {
-            return;
+    fn report_behind(&mut self) {
+        if !self.behind_reported {
+            self.behind_reported = true;
+            self.speaker.warn(format_args!(
+                "the tracer is behind: calls have no call stack until it has caught up; they are counted"
+            ));
         }
-        self.behind_reported = true;
-        self.speaker.warn(format_args!(
-            "the tracer is behind: calls have no call stack until it has caught up; the report counts them"
-        ));
     }
 
     /// Reports how often threads and processes had to wait until libraries were probed.

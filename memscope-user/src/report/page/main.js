@@ -1,16 +1,11 @@
 // Puts it together.
-// Losses that touch figures of memory, and calls without their whole stack. Lines count records without room as well.
-function lostOf() {
-  const e = D.end, sum = wanted => e.losses.filter(l => wanted(l.touches)).reduce((a, l) => a + l.count, 0), memory = t => t.includes("memory");
-  return { memory: e.losses.length ? sum(memory) : e.lost, stacks: sum(t => t.includes("stacks") && !memory(t)) };
-}
 function heading() {
   const v = view(), when = new Date(Number(BigInt(D.start_ns) / 1000000n)).toISOString().replace("T", " ").slice(0, 19);
-  const blocks = v.layers.reduce((a, l) => a + l.allocations, 0), lost = lostOf();
+  const blocks = v.layers.reduce((a, l) => a + l.allocations, 0), lost = D.end.lost_of_memory;
   const title = D.title || (D.views.length > 1 ? W.titleMany(D.views.length) : W.title(v.pid, device(v.device)));
   $("title").textContent = clean(title);
   document.title = clean(title);
-  $("subtitle").textContent = clean([v.command, W.subtitle(when, span(v.end - v.start), count(blocks), count(v.steps_ended) === "0" ? "" : count(v.steps_ended), lost.memory ? W.lossy(count(lost.memory)) : D.end.losses.length ? W.memoryWhole : W.lossless), D.part && W.part(D.part)].filter(Boolean).join(" · "));
+  $("subtitle").textContent = clean([v.command, W.subtitle(when, span(v.end - v.start), count(blocks), count(v.steps_ended) === "0" ? "" : count(v.steps_ended), lost ? W.lossy(count(lost)) : D.end.losses.length ? W.memoryWhole : W.lossless), D.part && W.part(D.part)].filter(Boolean).join(" · "));
   document.documentElement.lang = locale;
   for (const e of document.querySelectorAll("[data-t]")) e.textContent = W[e.dataset.t];
   $("search").placeholder = W.search + " …";

@@ -167,8 +167,8 @@ function compare() {
   $("views").replaceChildren(...D.views.map((v, i) => { const o = el("option", "", viewName(v)); o.value = i; o.selected = i === state.view; return o; }));
 }
 function about() {
-  const e = D.end, lost = lostOf(), lines = [lost.memory ? W.lost(count(lost.memory)) : e.losses.length ? W.wholeFigures : W.noLost];
-  if (lost.stacks) lines.push(W.noStacks(count(lost.stacks)));
+  const e = D.end, lines = [e.lost_of_memory ? W.lost(count(e.lost_of_memory)) : e.losses.length ? W.wholeFigures : W.noLost];
+  if (e.without_stack) lines.push(W.noStacks(count(e.without_stack)));
   if (e.fault) lines.push(e.fault);
   for (const c of e.cut_stacks) lines.push(W.cut(c.kind, count(c.count), c.reason));
   if (D.stacks_cut) lines.push(W.stacksCut(count(D.stacks_cut)));
