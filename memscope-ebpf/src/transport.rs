@@ -28,7 +28,9 @@ static PERF_EVENTS: PerfEventByteArray = PerfEventByteArray::new(0);
 const AVAILABLE: u64 = 0;
 /// Records wake the reader if they cross the mark within this many bytes: so one or two do, not every later one.
 const WAKE_WINDOW: u64 = 512;
-/// Full marks, of the eight in the ring, from which on calls that end blocks carry no stacks. A stack takes most of a
+/// Full marks, of the eight in the ring, from which on no stack is copied for user space to finish it.
+const CROWDED_FOR_COPIES: u64 = 2;
+/// The same, from which on calls that end blocks carry no stacks. A stack takes most of a
 /// call's time, which the reader then gets: better no stack than no record.
 const CROWDED_AT_ENDS: u64 = 4;
 /// The same for all calls.
@@ -117,7 +119,13 @@ pub(crate) fn knows_crowding() -> bool {
 /// Whether the reader falls behind, so that the transport is kept for calls. Unknown for perf buffers.
 #[inline(always)]
 pub(crate) fn is_crowded() -> bool {
-    knows_crowding() && waiting() > 2 * u64::from(setting!(wake_bytes))
+    knows_crowding() && is_fuller(waiting(), CROWDED_FOR_COPIES)
+}
+
+/// Whether more than this many marks wait.
+#[inline(always)]
+fn is_fuller(waiting: u64, marks: u64) -> bool {
+    waiting > marks * u64::from(setting!(wake_bytes))
 }
 
 /// Whether a record of this length crosses the mark at which the reader is woken.
@@ -125,20 +133,19 @@ pub(crate) fn is_crowded() -> bool {
 fn crosses_mark(len: u64) -> bool {
     // A copy: from the sum below Linux 6.12 would conclude that the length itself is unbounded.
     let len = masked::<4095>(len);
-    setting!(transport) != TRANSPORT_PERF
-        && (waiting() + len).wrapping_sub(u64::from(setting!(wake_bytes))) < WAKE_WINDOW + len
+    knows_crowding() && (waiting() + len).wrapping_sub(u64::from(setting!(wake_bytes))) < WAKE_WINDOW + len
 }
 
 /// Whether the mark is crossed. Queries the ring only after a small part of the mark's bytes.
 #[inline(always)]
 fn finds_mark_crossed(thread: &mut Thread, len: u64) -> bool {
     thread.unasked += len as u32;
-    if setting!(transport) == TRANSPORT_PERF || thread.unasked < setting!(wake_bytes) / QUERIES_PER_MARK {
+    if !knows_crowding() || thread.unasked < setting!(wake_bytes) / QUERIES_PER_MARK {
         return false;
     }
     thread.unasked = 0;
     let waiting = waiting();
-    thread.crowded = (waiting > CROWDED_AT_ENDS * u64::from(setting!(wake_bytes))).into();
+    thread.crowded = is_fuller(waiting, CROWDED_AT_ENDS).into();
     waiting >= u64::from(setting!(wake_bytes))
 }
 
@@ -146,12 +153,12 @@ fn finds_mark_crossed(thread: &mut Thread, len: u64) -> bool {
 /// Queries the ring only where it was crowded; each call does then, so that stacks are back at once.
 #[inline(always)]
 pub(crate) fn crowds_out(thread: &mut Thread) -> u8 {
-    if setting!(transport) == TRANSPORT_PERF || thread.crowded == 0 {
+    if !knows_crowding() || thread.crowded == 0 {
         return 0;
     }
-    let (waiting, mark) = (waiting(), u64::from(setting!(wake_bytes)));
-    thread.crowded = (waiting > CROWDED_AT_ENDS * mark).into();
-    if waiting > CROWDED * mark {
+    let waiting = waiting();
+    thread.crowded = is_fuller(waiting, CROWDED_AT_ENDS).into();
+    if is_fuller(waiting, CROWDED) {
         STACK_NATIVE | STACK_PYTHON
     } else if thread.crowded != 0 {
         STACKS_AT_ENDS
